@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test-walk.sh [-n] [-a ACCEL]: boots two small Debians, `controller` and `h1`, and does there what docs/operators-guide.md and
 # docs/writing-engines.md say, with the commands and files as they stand in those pages (walk.py). At the end a job has
-# run, CPU of h1 was harvested, and no daemon has warned of anything. Prints every command and what it said.
+# run, CPU of h1 was harvested, its guest and its service were seen by their names, and no daemon has warned of anything. Prints
+# every command and what it said.
 #   -n        with the packages in packaging/debs of cargo's target folder, as they were built last
 #   -a ACCEL  QEMU's accelerator; default is software emulation, which works everywhere (kvm where that is real)
 # Needs on Debian 12: root, mmdebstrap, qemu-system-x86, e2fsprogs, busybox-static, cpio, python3, and what build-debs.sh needs.
@@ -11,7 +12,7 @@ accel=tcg,thread=multi built=
 while getopts na: option; do case $option in
     n) built=yes ;;
     a) accel=$OPTARG ;;
-    *) sed -n '2,8p' "$0" >&2; exit 64 ;;
+    *) sed -n '2,9p' "$0" >&2; exit 64 ;;
 esac; done
 skip() { echo "SKIPPED: test-walk.sh: $*"; exit 0; }
 export PATH=$PATH:/usr/sbin:/sbin:/usr/lib/qemu
@@ -28,7 +29,11 @@ work=$(mktemp -d); trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf --one
 
 . packaging/boot.sh
 debs=("$target"/packaging/debs/gleaner{,-agent,-aggregator}_*.deb)
-for name in controller h1; do machine_disk $name in-walk.sh "${debs[@]}" "$here/in-walk.sh"; done
+# h1 has something to protect: a guest and a service. Its QEMU is this machine's, with the libraries that it takes.
+qemu=$(command -v qemu-system-x86_64) && mkdir "$work/qemu"
+cp "$qemu" $(ldd "$qemu" | awk '$3 ~ "^/" {print $3}') "$work/qemu/"
+machine_disk controller in-walk.sh "${debs[@]}" "$here/in-walk.sh"
+machine_disk h1 in-walk.sh "${debs[@]}" "$here/in-walk.sh" "$work/qemu"
 machine_initrd
 mkdir "$work/folder"
 address=0

@@ -120,7 +120,7 @@ class Walk:
             run = f"printf '%s\\n' '{self.token}' | {command}"
         if command.startswith("gleaner top"):
             run = "timeout 5 script -qc 'gleaner top' /dev/null >/dev/null 2>&1; [ $? = 124 ]"
-        if re.match("gleaner (hosts|advise|job submit)", command):
+        if re.match("gleaner (hosts|guests|advise|job submit)", command):
             self.until("the hosts are connected", self.connected)
         if "job list" in command and not self.job_is_over():
             self.until("the job has a size", lambda: self.phase() != "profiling")
@@ -168,10 +168,15 @@ class Walk:
         self.until("the job is over", self.job_is_over, JOB_S)
         print(f"\n{self.machines['controller'].run('gleaner job show folder; gleaner explain folder')[0]}")
         status = self.job().get("status", {})
-        done, _ = self.machines["h1"].run("ls /srv/folder/done/h1 | wc -l")
-        every, _ = self.machines["h1"].run("ls /srv/folder/done/* | grep -c '^1'")
+        done, _ = self.machines["controller"].run("ls /srv/folder/done/h1 | wc -l")
+        every, _ = self.machines["controller"].run("ls /srv/folder/done/* | grep -c '^1'")
         print(f"tasks done: {int(every)}, of them on h1: {int(done)}; harvested: {status.get('harvested_core_s')} core seconds")
+        guests = {guest["guest"] for guest in self.asked("gleaner guests h1 --json") or []}
+        harm = [host["report"]["harm"]["foreground"] for host in self.asked("gleaner hosts --json --filter host=h1") or []]
+        print(f"guests of h1: {sorted(guests)}; harm: {harm}")
         promises = {
+            "the guest of h1 has its name": "vm-7" in guests,
+            "the service of h1 has its name": any("postgresql@15-main" in guest for guest in guests),
             "the job is complete": status.get("phase") == "completed",
             "each of the 60 tasks was done once": int(every) == 60,
             "some of them on h1": int(done) > 0,

@@ -21,6 +21,7 @@ use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
 use crate::act::{ActSettings, Bound, CacheChoice, VolunteerChoice, VolunteerProgram};
+use crate::discover::Glob;
 use crate::guard::DiskWatchSettings;
 use crate::harm::HarmSettings;
 use crate::launch::User;
@@ -248,7 +249,7 @@ impl Config {
             volunteer_processes: volunteer.integer("processes", 4_096, 16..=1 << 22),
             links: links(&mut act),
             hung_after: Duration::from_secs(act.integer("hung_after_s", 20, 5..=3_600)),
-            foreground_cgroups: foreground.texts("cgroups"),
+            foreground_cgroups: globs(&mut foreground),
             foreground_qemu: foreground.flag("qemu", true),
             foreground_floor: CoreShare::clamped(foreground.number("floor_percent", 10.0, 1.0..=100_000.0)),
             volunteer_name: adopted_name(&mut volunteer),
@@ -465,6 +466,15 @@ fn harm_budgets(section: &mut Section<'_>) -> BTreeMap<WorkloadId, f64> {
 }
 
 /// Names of links, and what they can carry if the config says so.
+/// Globs of cgroups, each checked as the sensor will.
+fn globs(section: &mut Section<'_>) -> Vec<String> {
+    let globs = section.texts("cgroups");
+    for error in globs.iter().filter_map(|text| Glob::new(text).err()) {
+        section.reject("cgroups", format_args!("{error}"));
+    }
+    globs
+}
+
 fn links(section: &mut Section<'_>) -> LinkChoice {
     let capacity = section.optional_number("link_mbit", 0.1..=10_000_000.0).map(of_mbit);
     LinkChoice { names: section.texts("links"), capacity }

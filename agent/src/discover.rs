@@ -4,7 +4,7 @@
 
 mod glob;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use gleaner_types::id::WorkloadId;
@@ -115,6 +115,22 @@ pub fn unmatched(globs: &[String], hierarchies: &Hierarchies) -> Vec<String> {
     globs.iter().filter(is_unmatched).cloned().collect()
 }
 
+/// Endings of the cgroups into which managers of guests put each of them alone: systemd's scopes, and libvirt's without systemd.
+const OF_ONE_GUEST: [&str; 2] = [".scope", ".libvirt-qemu"];
+
+/// Leaves out what would be counted twice and is covered otherwise: the scope that holds nothing but a guest, which is found by itself, and the
+/// guest that a stranger started in a cgroup that is found. A cgroup with more in it stays, whatever is within.
+fn without_doubles(mut cgroups: BTreeSet<PathBuf>, mut guests: Vec<(Seen, PathBuf)>) -> (BTreeSet<PathBuf>, Vec<Seen>) {
+    for (_, within) in guests.iter().filter(|(seen, _)| seen.stranger.is_none()) {
+        let is_of_one = |path: &&Path| OF_ONE_GUEST.iter().any(|ending| path.to_string_lossy().ends_with(ending));
+        if let Some(scope) = within.ancestors().find(is_of_one) {
+            cgroups.remove(scope);
+        }
+    }
+    guests.retain(|(seen, within)| seen.stranger.is_none() || !within.ancestors().any(|path| cgroups.contains(path)));
+    (cgroups, guests.into_iter().map(|(seen, _)| seen).collect())
+}
+
 impl Discovery {
     /// Everything there is now, at most [`MAX_WORKLOADS`]; the number left out comes second, and third the places of the globs
     /// that match no cgroup. `domains` are Xen's, with UUID and name. A workload that was found before keeps its identifier,
@@ -129,15 +145,13 @@ impl Discovery {
         };
         let mut named: Vec<Seen> = domains.map(domain).collect();
         let (cgroups, unmatched) = self.cgroups();
-        for (path, mount) in cgroups {
-            if !self.volunteer.iter().any(|own| mount.join(&path).starts_with(own)) {
-                let name = path.display().to_string();
-                named.push(Seen::of(WorkloadKey::Cgroup(path), name, WorkloadKind::Cgroup));
-            }
-        }
-        if self.qemu {
-            named.extend(self.guests());
-        }
+        let guests = if self.qemu { self.guests() } else { Vec::new() };
+        let (cgroups, guests) = without_doubles(cgroups, guests);
+        named.extend(cgroups.into_iter().map(|path| {
+            let name = path.display().to_string();
+            Seen::of(WorkloadKey::Cgroup(path), name, WorkloadKind::Cgroup)
+        }));
+        named.extend(guests);
         // What users start comes last: it takes no name and no place from what the host's management has started.
         named.sort_by(|a, b| (a.stranger.is_some(), &a.key).cmp(&(b.stranger.is_some(), &b.key)));
         let left_out = named.len().saturating_sub(MAX_WORKLOADS);
@@ -155,12 +169,12 @@ impl Discovery {
         (found, left_out, unmatched)
     }
 
-    /// Paths of matching cgroups below their hierarchy's root, and where that is mounted; and the places of globs without any.
-    fn cgroups(&self) -> (Vec<(PathBuf, PathBuf)>, Vec<usize>) {
+    /// Paths of matching cgroups below their hierarchy's root, but the volunteer's; and the places of globs without any.
+    fn cgroups(&self) -> (BTreeSet<PathBuf>, Vec<usize>) {
         let Some(mount) = of_cgroups(&self.hierarchies) else {
-            return (Vec::new(), (0..self.globs.len()).collect());
+            return (BTreeSet::new(), (0..self.globs.len()).collect());
         };
-        let (mut paths, mut unmatched) = (Vec::new(), Vec::new());
+        let (mut paths, mut unmatched) = (BTreeSet::new(), Vec::new());
         for (place, glob) in self.globs.iter().enumerate() {
             let matches = glob.matches(mount);
             if matches.is_empty() {
@@ -168,24 +182,39 @@ impl Discovery {
             }
             paths.extend(matches);
         }
-        paths.sort();
-        paths.dedup();
-        (paths.into_iter().take(MAX_WORKLOADS * 2).map(|path| (path, mount.clone())).collect(), unmatched)
+        paths.retain(|path| !self.volunteer.iter().any(|own| mount.join(path).starts_with(own)));
+        (paths, unmatched)
     }
 
-    fn guests(&self) -> Vec<Seen> {
+    /// Guests, each with the cgroup that it is in.
+    fn guests(&self) -> Vec<(Seen, PathBuf)> {
         let origins = Origins::new(&self.roots);
         let guest = |pid: i32| {
             // A process that ends in the middle of this is no guest any more.
             let command = qemu(&self.roots.proc, &pid.to_string())?;
             let stat = stat(&self.roots.proc, pid).ok()?;
-            (!self.is_volunteers(pid)).then(|| Seen::guest(pid, stat.start_ticks, command, origins.stranger(pid)))
+            let groups = std::fs::read_to_string(self.roots.proc.join(format!("{pid}/cgroup"))).unwrap_or_default();
+            let seen = || Seen::guest(pid, stat.start_ticks, command, origins.stranger(pid));
+            (!self.is_volunteers(&groups)).then(|| (seen(), self.cgroup_in(&groups)))
         };
         pids(&self.roots.proc).into_iter().filter_map(guest).collect()
     }
 
-    fn is_volunteers(&self, pid: i32) -> bool {
-        let groups = std::fs::read_to_string(self.roots.proc.join(format!("{pid}/cgroup"))).unwrap_or_default();
+    /// The path, by the lines of `/proc/PID/cgroup`, in the hierarchy where cgroups of the foreground are looked for.
+    fn cgroup_in(&self, groups: &str) -> PathBuf {
+        let is_version_1 = self.hierarchies.v1.contains_key("cpuacct");
+        let path = groups.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let wanted = match is_version_1 {
+                true => controllers.split(',').any(|own| own == "cpuacct"),
+                false => controllers.is_empty(),
+            };
+            wanted.then_some(path)
+        });
+        PathBuf::from(path.unwrap_or_default().trim_start_matches('/'))
+    }
+
+    fn is_volunteers(&self, groups: &str) -> bool {
         groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).any(|path| {
             let inside = |own: &PathBuf| own.ends_with(Path::new(path.trim_start_matches('/')));
             path != "/" && self.volunteer.iter().any(inside)
@@ -222,6 +251,35 @@ mod tests {
             qemu: true,
             volunteer: vec![mount.join("gleaner/volunteer")],
         }
+    }
+
+    /// A guest that libvirt put into a scope of its own, one in a container with others, and a stranger's.
+    #[test]
+    fn what_is_within_one_another_is_found_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let globs = ["machine.slice/*", "shop.slice", "shop.slice/*/db.service", "user.slice/*"];
+        let discovery = discovery(folder.path(), &globs);
+        let mount = folder.path().join("cg");
+        for path in
+            ["machine.slice/vm1.scope", "machine.slice/nspawn.scope", "shop.slice/eu/db.service", "user.slice/u7"]
+        {
+            std::fs::create_dir_all(mount.join(path)).unwrap();
+        }
+        let users = "root:x:0:0::/:/bin/sh\nann:x:7:7::/:/bin/sh\n";
+        std::fs::create_dir_all(folder.path().join("etc")).unwrap();
+        std::fs::write(folder.path().join("etc/passwd"), users).unwrap();
+        for (pid, uid, group) in [(11, 0, "machine.slice/vm1.scope"), (12, 7, "user.slice/u7/app.scope"), (13, 7, "x")]
+        {
+            process_of(&discovery.roots, pid, &format!("qemu-system-x86_64 -name g{pid}"), uid);
+            std::fs::write(discovery.roots.proc.join(format!("{pid}/cgroup")), format!("0::/{group}\n")).unwrap();
+        }
+        let (found, ..) = discovery.scan(&BTreeMap::new(), std::iter::empty());
+        let mut names: Vec<&str> = found.values().map(|own| own.id.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            ["g11", "machine.slice/nspawn.scope", "qemu-13 of ann", "shop.slice/eu/db.service", "user.slice/u7"]
+        );
     }
 
     #[test]

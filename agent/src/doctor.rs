@@ -85,7 +85,7 @@ pub fn as_text(Found { facts, volunteer, network, network_required, unmatched, l
             }
         }
     }
-    lines.extend(unmatched.iter().map(|glob| format!("foreground.cgroups: {glob:?} matches no cgroup now")));
+    lines.extend(unmatched.iter().map(|glob| format!("foreground.cgroups: {glob:?} matches no cgroup now; nothing is foreground by it (`systemd-cgls` lists cgroups)")));
     lines.extend(volunteer.iter().cloned());
     match network {
         Ok(means) => lines.push(format!("a volunteer's network traffic has a ceiling, by {means}")),

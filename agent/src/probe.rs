@@ -134,10 +134,13 @@ pub const fn advice(capability: Capability) -> (&'static str, &'static str) {
             "interference in the cache is not seen; models do without",
             "run on hardware, or give this machine a virtual PMU",
         ),
-        Capability::CacheMonitoring => ("cache occupancy is not seen", "mount -t resctrl resctrl /sys/fs/resctrl"),
+        Capability::CacheMonitoring => (
+            "cache occupancy is not seen",
+            "on a CPU that monitors its cache: mount -t resctrl resctrl /sys/fs/resctrl",
+        ),
         Capability::Ioband => (
             "the disk lever of the papers is not there; io.max takes its place",
-            "not worth it: nobody ships it any more",
+            "nothing to do: nobody ships it any more",
         ),
         Capability::Unknown(_) => ("nothing that this release knows", "upgrade the aggregator"),
     }

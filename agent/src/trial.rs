@@ -38,7 +38,7 @@ const SEARCH: Duration = Duration::from_secs(4);
 /// What to try, on what, for how long.
 #[derive(Debug, Clone, Args)]
 pub struct TrialArgs {
-    /// Name of the workload, as `gleaner-agent observe` shows it.
+    /// The workload, by its identifier (`id` in what `gleaner-agent observe` prints); of a guest of QEMU that is its name.
     workload: WorkloadId,
     /// How long to hold the limits, in seconds.
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -309,7 +309,6 @@ fn attempt(
     if limits == Limits::NONE {
         bail!("nothing is to be tried: name a limit, such as --cpu 50 (`gleaner-agent try --help` has all)");
     }
-    say(format!("{id} as it is:"))?;
     let (mut before, start) = (Measured::default(), Instant::now());
     loop {
         let seen = bed.look(id)?;
@@ -319,7 +318,11 @@ fn attempt(
         if start.elapsed() >= search {
             seen.sample.with_context(|| {
                 let names: Vec<&str> = seen.others.iter().map(WorkloadId::as_str).collect();
-                format!("there is no workload `{id}` here; there are: {}", names.join(", "))
+                let others = match names.is_empty() {
+                    true => "there is none at all (foreground.cgroups names some, and guests are found)".to_owned(),
+                    false => format!("there are: {}", names.join(", ")),
+                };
+                format!("there is no workload `{id}` here; {others}")
             })?;
             break;
         }
@@ -327,6 +330,7 @@ fn attempt(
             return Ok(());
         }
     }
+    say(format!("{id} as it is:"))?;
     say(lines(&before, None))?;
 
     let (in_force, shortfalls) = match bed.limit(id, &limits)? {

@@ -43,6 +43,20 @@ pub(crate) fn get(
     request.config().timeout_global(Some(time_limit)).build().call()
 }
 
+/// Gets `url` with headers.
+///
+/// # Errors
+/// No answer within the time limit.
+pub(crate) fn get_with(
+    client: &ureq::Agent,
+    url: &str,
+    headers: &[(&str, &str)],
+    time_limit: Duration,
+) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
+    let request = headers.iter().fold(client.get(url), |request, (name, value)| request.header(*name, *value));
+    request.config().timeout_global(Some(time_limit)).build().call()
+}
+
 /// Posts `body` to `url`.
 ///
 /// # Errors

@@ -135,7 +135,7 @@ pub(crate) async fn stand_by(
             Arrival::Joining(Joining { answer, .. }) => _ = answer.send(Err(EnrolError::StandsBy(message))),
             Arrival::Api { request: Request::Overview, answer, .. } => {
                 let view = Leadership { name: name.clone(), leads: false, leader, epoch, error };
-                _ = answer.send(Response::Overview(overview(view)));
+                _ = answer.send(Response::Overview(Box::new(overview(view))));
             }
             Arrival::Api { answer, .. } => {
                 _ = answer.send(Response::Error(ApiError { code: ErrorCode::Unavailable, message }));

@@ -96,7 +96,8 @@ pub(crate) enum Command {
     /// Lists the foreground's workloads by the names that their operators know: of libvirt, OpenStack, Proxmox, QEMU, Xen, systemd.
     ///
     /// (other) is what is neither named as foreground nor the volunteer; it is protected as well. LIMITS are Gleaner's. Below the
-    /// list are hosts whose rows are old or missing, and globs of their configs that match nothing (with --json on standard error).
+    /// list are hosts whose rows are old or missing, and globs of their configs that match nothing; of one HOST also each protection
+    /// that it cannot give (with --json on standard error).
     Guests {
         /// Only this host's.
         #[arg(add = ArgValueCandidates::new(complete::hosts))]
@@ -154,6 +155,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Job(JobCommand),
     /// Explains why a job has its size or an application its shares: candidates, scores, and the limit that bound.
+    #[command(after_help = legend::EXPLAIN)]
     Explain {
         /// The job or application.
         #[arg(add = ArgValueCandidates::new(complete::jobs_and_applications))]

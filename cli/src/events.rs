@@ -84,7 +84,9 @@ fn field(text: &mut String, name: &str, value: Json) {
         (_, Json::Array(items)) if items.is_empty() => return,
         (_, Json::Array(items)) => {
             let items: Vec<String> = items.iter().map(plain).collect();
-            (name, items.join(", "))
+            // Sentences have commas of their own.
+            let gap = if items.iter().any(|item| item.contains(", ")) { "; " } else { ", " };
+            (name, items.join(gap))
         }
         (_, value) => (name, plain(&value)),
     };

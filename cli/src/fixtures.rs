@@ -16,6 +16,8 @@ pub(crate) fn host_view(report: HostReport) -> HostView {
         host: report.host.clone(),
         connected: true,
         left: false,
+        silent: false,
+        revoked: false,
         incarnation: 1,
         facts: gleaner_test_support::report::facts(true),
         reported: None,
@@ -74,6 +76,8 @@ pub(crate) fn progress(tasks_failed: u32) -> EngineProgress {
         slots_in_use: 0,
         workers: std::collections::BTreeMap::new(),
         unusable: std::collections::BTreeSet::new(),
+        leases: Vec::new(),
+        stages: gleaner_types::stages::Stages::NotTold,
     }
 }
 

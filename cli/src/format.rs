@@ -6,7 +6,7 @@ use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
 use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
-use gleaner_types::job::{Candidate, Decision, Goal, IoKnot, JobPhase, JobStatus, PoolShare, Workers};
+use gleaner_types::job::{Candidate, Goal, JobPhase, JobStatus, PoolShare, ReservedNode, ReservedStage, Workers};
 use gleaner_types::report::{Absence, Bounded, Reading};
 use gleaner_types::report::{HostHarm, WorkloadHarm};
 pub(crate) use gleaner_types::text::duration as seconds;
@@ -86,7 +86,7 @@ impl CpuUnit {
     }
 
     /// The same in a sentence.
-    fn in_words(self, share: CoreShare) -> String {
+    pub(crate) fn in_words(self, share: CoreShare) -> String {
         match self {
             Self::Cores => format!("{:.2} cores", share.cores()),
             Self::Percent => format!("{share} of a core"),
@@ -496,6 +496,9 @@ pub(crate) fn job(job: &JobStatus, held: Option<&str>) -> String {
             line("mean task", seconds(mean));
         }
     }
+    for node in job.progress.iter().flat_map(|progress| &progress.leases) {
+        line("lease", reserved(node));
+    }
     line("volunteers", job.volunteers.to_string());
     if let Some(held) = held {
         line("held", held.to_owned());
@@ -522,6 +525,18 @@ pub(crate) fn job(job: &JobStatus, held: Option<&str>) -> String {
         line("output", clean(&output_dir));
     }
     lines.join("\n")
+}
+
+/// A node that a lease has or will have, and what fills it until then.
+pub(crate) fn reserved(node: &ReservedNode) -> String {
+    let tasks = counted(node.tasks, "task");
+    let stage = match node.stage {
+        ReservedStage::Open => format!("{tasks} on it, and others start"),
+        ReservedStage::Draining => format!("{tasks} on it, and none starts any more"),
+        ReservedStage::Vacating => format!("{tasks} on it, being ended"),
+        ReservedStage::Leased => format!("has begun, {tasks} on it"),
+    };
+    format!("{} for {} from {} to {}: {stage}", node.node, clean(node.lease.as_str()), node.begins, node.ends)
 }
 
 /// Workers that a job may have, of those it wants.
@@ -570,51 +585,6 @@ fn phase(phase: &JobPhase) -> String {
         JobPhase::Waiting { reason } | JobPhase::Failed { reason } => format!("{word}: {}", clean(reason)),
         _ => word,
     }
-}
-
-/// A decision with its candidates.
-pub(crate) fn decision(decision: &Decision, unit: CpuUnit) -> String {
-    let mut lines = vec![
-        format!("decision {} about job {} at {}", decision.number, decision.job, decision.at),
-        format!("  {}", clean(&decision.reason)),
-        format!(
-            "  bound by {}; size {} → {}; goal {}",
-            serde_json::to_value(decision.bound)
-                .ok()
-                .and_then(|word| word.as_str().map(|word| word.replace('_', " ")))
-                .unwrap_or_default(),
-            decision.size_before,
-            decision.size,
-            goal(decision.goal)
-        ),
-    ];
-    if let Some(left) = decision.deadline_in_s {
-        lines.push(format!("  {}", deadline(left)));
-    }
-    lines.push(format!("  {:.1} % of the work left, {} spent", decision.remaining.value() * 100.0, decision.spent));
-    if let Some(rate) = decision.processing_rate {
-        lines.push(format!("  one core does {:.3} % of the work a minute", rate * 100.0 * 60.0 * 100.0));
-    }
-    if let Some(ratio) = decision.yield_ratio {
-        lines.push(format!("  workers use {:.0} % of what they could", ratio * 100.0));
-    }
-    if !decision.io_curve.is_empty() {
-        lines.push(format!("  seen so far: {}", io_curve(&decision.io_curve, unit)));
-    }
-    lines.push(candidates(&decision.candidates, decision.size, unit));
-    if decision.considered as usize > decision.candidates.len() {
-        lines.push(format!("({} candidates were considered; these are around the chosen one)", decision.considered));
-    }
-    lines.join("\n")
-}
-
-/// A cluster's actual productivity, as a function of its potential.
-fn io_curve(knots: &[IoKnot], unit: CpuUnit) -> String {
-    let point = |knot: &IoKnot| {
-        let disk = knot.disk.map(|disk| format!(" (disks {:.0} % busy)", disk.value() * 100.0)).unwrap_or_default();
-        format!("{} of {}{disk}", unit.show(knot.actual), unit.in_words(knot.potential))
-    };
-    knots.iter().map(point).collect::<Vec<_>>().join(", ")
 }
 
 /// Candidates of a decision, the chosen one marked: the curve behind a size. CPU is in cores or in percent of one.

@@ -178,6 +178,15 @@ fn of_host(host: &HostView, names: Option<&Vec<GuestName>>) -> Vec<Guest> {
     named.iter().zip(labels(&named)).map(workload).chain(other).collect()
 }
 
+/// What one host cannot protect, as its agent says.
+pub(crate) fn weaknesses(view: &HostView) -> impl Iterator<Item = String> {
+    view.facts
+        .levers
+        .weaknesses
+        .iter()
+        .map(|weakness| format!("host {}: weaker protection: {}", view.host, clean(weakness)))
+}
+
 /// What an operator should know beside the rows: hosts whose rows are old, missing, or have no names.
 pub(crate) fn remarks<'h>(
     hosts: impl Iterator<Item = &'h HostView>,
@@ -188,7 +197,9 @@ pub(crate) fn remarks<'h>(
     for view in hosts {
         let HostView { host, report, connected, reported, .. } = view;
         let own = names.iter().find(|own| own.host == *host);
-        if report.is_none() {
+        if view.revoked {
+            remarks.push(format!("host {host} is revoked (`gleaner host invitations`)"));
+        } else if report.is_none() {
             remarks.push(format!("host {host} has not reported yet"));
         } else if own.is_none() {
             remarks.push(format!("names of the guests of {host}: {NOT_REPORTED}"));
@@ -530,11 +541,26 @@ mod tests {
     }
 
     #[test]
+    fn a_cgroup_within_another_is_counted_once() {
+        let cgroup = |path, percent| WorkloadSample { kind: WorkloadKind::Cgroup, ..sample(path, percent) };
+        let all = [
+            cgroup("shop.slice", 150.0),
+            cgroup("shop.slice/db", 100.0),
+            cgroup("shop.slice-2", 20.0),
+            sample("vm", 5.0),
+        ];
+        let report = host(all.to_vec()).report.unwrap();
+        assert_eq!(report.foreground_cpu(), Reading::Value(CoreShare::clamped(175.0)));
+    }
+
+    #[test]
     fn an_agent_that_says_no_names_is_shown_by_its_reports() {
         let mut host = host(vec![sample("web", 10.0)]);
         let own = shown(&host, None);
         assert_eq!((own[0].guest.as_str(), own[0].unnamed), ("web", Some(NOT_REPORTED)));
         let remarks = |host: &HostView| remarks(std::iter::once(host), &[], NOW);
+        host.facts.levers.weaknesses = vec!["no ceiling\u{1b} on traffic".to_owned()];
+        assert_eq!(weaknesses(&host).collect::<Vec<_>>(), ["host h1: weaker protection: no ceiling? on traffic"]);
         assert_eq!(remarks(&host), ["names of the guests of h1: not reported by this agent's version"]);
         let names = [HostGuests {
             host: host.host.clone(),

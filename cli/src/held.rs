@@ -48,7 +48,7 @@ impl HeldTime {
         (self.said, self.otherwise) = (held, 0);
         match why {
             Some(why) => {
-                let line = format!("the guard holds the volunteer, so no task runs: {why}");
+                let line = format!("the guard holds the volunteer, so its tasks stand still: {why}");
                 self.why = why;
                 Some(line)
             }
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(
             said,
             [
-                (4, "the guard holds the volunteer, so no task runs: the foreground uses 3.9 of 4.0 cores"),
+                (4, "the guard holds the volunteer, so its tasks stand still: the foreground uses 3.9 of 4.0 cores"),
                 (7, "the volunteer runs again; it was held for 4 s so far"),
             ],
             "one look is a pause"

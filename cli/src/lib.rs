@@ -10,6 +10,7 @@ mod args;
 mod columns;
 mod commands;
 mod complete;
+mod decision;
 mod demo;
 mod documents;
 mod events;

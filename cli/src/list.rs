@@ -343,7 +343,7 @@ impl<T> List<'_, T> {
 /// A list's text, or that no row of those there are was asked for.
 pub(crate) fn or_none_passes(text: String, shown: usize, of: usize) -> String {
     match (shown, of) {
-        (0, 1..) => format!("none of {of} passes --filter"),
+        (0, 1..) => format!("none of {of} is shown by --filter and --limit"),
         _ => text,
     }
 }

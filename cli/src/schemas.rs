@@ -16,7 +16,7 @@ use gleaner_types::command::Limits;
 use gleaner_types::event::Event;
 use gleaner_types::guest::GuestName;
 use gleaner_types::harm::HarmInterval;
-use gleaner_types::job::{Decision, EngineProgress, JobStatus, PoolShare};
+use gleaner_types::job::{Decision, EngineProgress, JobStatus, PoolShare, ReservedNode};
 use gleaner_types::report::{HostHarm, Reading, WorkloadSample};
 use gleaner_types::units::CoreShare;
 use serde::Deserialize;
@@ -266,6 +266,7 @@ fn explained(types: &mut Definitions, mut decision: Vec<Field>) -> Value {
     let mut failed = always(vec![("task", count()), ("how", text()), ("attempts", count())]);
     failed.extend([("host", text(), false), ("output", pair, false)]);
     decision.push(("first_failed", json!({ "type": "array", "items": object(failed) }), false));
+    decision.push(("leases", types.list::<ReservedNode>(), false));
     object(decision)
 }
 

@@ -363,5 +363,5 @@ pub(crate) async fn running_here(socket: &Path) -> Option<(Client, Overview)> {
     let Ok(Response::Overview(overview)) = client.call(&Request::Overview).await else { return None };
     let Ok(Response::Hosts(hosts)) = client.call(&Request::Hosts).await else { return None };
     let acting = |view: &HostView| view.host == overview.local_host && view.connected && view.facts.levers.acting;
-    hosts.iter().any(acting).then_some((client, overview))
+    hosts.iter().any(acting).then_some((client, *overview))
 }

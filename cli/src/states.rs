@@ -62,8 +62,10 @@ impl Meaning {
 pub(crate) fn host(view: &HostView) -> (&'static str, Meaning) {
     match (view.connected, view.facts.levers.acting, view.held_until) {
         _ if view.unreadable.is_some() => ("unreadable", Meaning::Bad),
+        _ if view.revoked => ("revoked", Meaning::Quiet),
         (false, ..) if view.left => ("left", Meaning::Quiet),
         (false, ..) => ("lost", Meaning::Bad),
+        _ if view.silent => ("lost", Meaning::Bad),
         (true, _, Some(_)) => ("held", Meaning::Held),
         (true, true, None) => ("acting", Meaning::Good),
         (true, false, None) => ("observing", Meaning::Plain),

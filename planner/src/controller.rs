@@ -176,6 +176,8 @@ impl Controller {
             host: id.clone(),
             connected: host.is_connected(),
             left: host.has_left(),
+            silent: host.is_silent(),
+            revoked: false,
             incarnation: host.incarnation(),
             facts: host.facts().clone(),
             reported: host.reported(),

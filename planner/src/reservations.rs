@@ -11,8 +11,10 @@ pub mod history;
 pub mod learnt;
 pub mod node;
 pub mod outlook;
+pub mod partition;
 pub mod preemption;
 pub mod queue;
+mod scale;
 pub mod surviving;
 
 pub use history::Unknown;

@@ -1,6 +1,9 @@
 //! Node selection: offers sorted by potential productivity, the best first; a size is a prefix of the list (RHIC §4.2).
 //! In: offers of hosts. Out: their order, for [`crate::sizing`].
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use gleaner_types::id::HostId;
 use gleaner_types::units::CoreShare;
 
@@ -40,9 +43,20 @@ fn sorted(mut offers: Vec<Offer>) -> Vec<Offer> {
 /// hosts, then the free ones; within each the best first. Before that the worst in use is swapped for the best free
 /// one while their potentials differ by more than `threshold` of the better (RHIC §4.2, "replacement"). Gives the
 /// offers and how many were swapped.
+///
+/// `output` is how many finished tasks have their output on hosts in use, which others still read: those hosts are before all
+/// others, that with the most first, and are not swapped, so a smaller size gives them back last.
 #[must_use]
-pub fn arranged(used: Vec<Offer>, free: Vec<Offer>, threshold: f64) -> (Vec<Offer>, u32) {
-    let (mut used, mut free) = (sorted(used), ranked(free));
+pub fn arranged(
+    used: Vec<Offer>,
+    free: Vec<Offer>,
+    threshold: f64,
+    output: &BTreeMap<HostId, u32>,
+) -> (Vec<Offer>, u32) {
+    let (mut holding, used): (Vec<Offer>, Vec<Offer>) =
+        sorted(used).into_iter().partition(|offer| output.contains_key(&offer.host));
+    holding.sort_by_key(|offer| Reverse(output.get(&offer.host)));
+    let (mut used, mut free) = (used, ranked(free));
     let mut swaps = 0;
     for (worst, best) in used.iter_mut().rev().zip(&mut free) {
         if worst.potential.percent() >= best.potential.percent() * (1.0 - threshold) {
@@ -54,8 +68,9 @@ pub fn arranged(used: Vec<Offer>, free: Vec<Offer>, threshold: f64) -> (Vec<Offe
     if swaps > 0 {
         (used, free) = (sorted(used), ranked(free));
     }
-    used.append(&mut free);
-    (used, swaps)
+    holding.append(&mut used);
+    holding.append(&mut free);
+    (holding, swaps)
 }
 
 /// The slots of one machine as single offers, after `taken` slots that are used already: the i-th slot can
@@ -103,7 +118,7 @@ mod tests {
     fn hosts_in_use_are_kept_unless_a_free_one_is_much_better() {
         let names = |used: &[(&str, f64)], free: &[(&str, f64)]| -> (Vec<String>, u32) {
             let offers = |list: &[(&str, f64)]| list.iter().map(|(host, percent)| offer(host, *percent)).collect();
-            let (arranged, swaps) = arranged(offers(used), offers(free), 0.25);
+            let (arranged, swaps) = arranged(offers(used), offers(free), 0.25, &BTreeMap::new());
             (arranged.iter().map(|offer| offer.host.to_string()).collect(), swaps)
         };
         let free = [("x", 1_000.0), ("y", 990.0)];
@@ -112,6 +127,15 @@ mod tests {
         // `a` fell below three quarters of `x`; `b` did not fall below three quarters of `y`.
         let (order, swaps) = names(&[("a", 700.0), ("b", 900.0)], &free);
         assert_eq!((order.join(" "), swaps), ("x b y a".into(), 1));
+    }
+
+    #[test]
+    fn hosts_with_output_that_is_read_are_kept_longest_and_not_swapped() {
+        let output = [("a", 3), ("c", 9)].map(|(host, tasks)| (HostId::new(host).unwrap(), tasks)).into();
+        let used = vec![offer("a", 100.0), offer("b", 400.0), offer("c", 200.0), offer("d", 90.0)];
+        let (order, swaps) = arranged(used, vec![offer("x", 300.0)], 0.25, &output);
+        let hosts: Vec<&str> = order.iter().map(|offer| offer.host.as_str()).collect();
+        assert_eq!((hosts.join(" "), swaps), ("c a b x d".into(), 1), "only d gives way");
     }
 
     #[test]

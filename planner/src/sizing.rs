@@ -4,8 +4,10 @@
 
 pub mod input;
 pub mod policy;
+pub mod stages;
 
 use gleaner_types::job::{Bound, Candidate, Decision, Goal, PowerModels, Prices};
+use gleaner_types::stages::{StageOpinion, StageSize};
 use gleaner_types::text::{counted, duration};
 use gleaner_types::units::{CoreShare, Dollars, Fraction};
 
@@ -120,6 +122,30 @@ pub struct Choice {
     pub candidates: Vec<Candidate>,
     /// How many there were.
     pub considered: u32,
+    /// What the model of the job's stages says, where it was asked.
+    pub stages: Option<StageOpinion>,
+}
+
+impl Choice {
+    /// Another candidate instead.
+    #[must_use]
+    fn with(mut self, chosen: Candidate, bound: Bound) -> Self {
+        let mut candidates = std::mem::take(&mut self.candidates);
+        match candidates.binary_search_by_key(&chosen.size, |candidate| candidate.size) {
+            Ok(place) => candidates[place] = chosen.clone(),
+            Err(place) => candidates.insert(place, chosen.clone()),
+        }
+        Self { size: chosen.size, bound, candidates, chosen, ..self }
+    }
+
+    /// What the model of the job's stages says of the size, where that decided.
+    #[must_use]
+    pub fn by_stages(&self) -> Option<StageSize> {
+        match &self.stages {
+            Some(StageOpinion::Predicted(found)) if self.bound == Bound::Stages => found.of(self.size),
+            _ => None,
+        }
+    }
 }
 
 impl Sizing<'_> {
@@ -215,7 +241,8 @@ impl Sizing<'_> {
         let bound = if damped == best { self.bound(&candidates[best], pool, largest) } else { Bound::Transition };
         let chosen = candidates[damped].clone();
         let considered = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
-        Choice { size: chosen.size, bound, candidates: excerpt(candidates, damped), chosen, considered }
+        let candidates = excerpt(candidates, damped);
+        Choice { size: chosen.size, bound, candidates, chosen, considered, stages: None }
     }
 
     /// A size that a policy chose, with its consequences. It is limited to the number of offers.
@@ -228,7 +255,7 @@ impl Sizing<'_> {
         if let Err(place) = candidates.binary_search_by_key(&chosen.size, |candidate| candidate.size) {
             candidates.insert(place, chosen.clone());
         }
-        Choice { size: chosen.size, bound, candidates, chosen, considered: free.considered }
+        Choice { size: chosen.size, bound, candidates, chosen, considered: free.considered, stages: None }
     }
 
     /// A choice where others have had part of what was wanted before: what is kept because a change would save next to nothing is
@@ -246,12 +273,7 @@ impl Sizing<'_> {
         let Some(chosen) = self.assess(size) else { return choice };
         let as_wanted = size == choice.size && (chosen.meets_goal || !choice.chosen.meets_goal);
         let bound = if as_wanted { choice.bound } else { Bound::Share };
-        let mut candidates = choice.candidates;
-        match candidates.binary_search_by_key(&size, |candidate| candidate.size) {
-            Ok(place) => candidates[place] = chosen.clone(),
-            Err(place) => candidates.insert(place, chosen.clone()),
-        }
-        Choice { size, bound, candidates, chosen, considered: choice.considered }
+        choice.with(chosen, bound)
     }
 
     /// Keeps the present size where leaving it is not worth the transition (RHIC §4.4, "damping"): a smaller
@@ -349,6 +371,13 @@ impl Sizing<'_> {
             Bound::PoolExhausted => format!("{volunteers}, and there are no more: {done_in} for {cost}"),
             Bound::PoolEmpty => format!("no volunteer to be had: {done_in} for {cost}"),
             Bound::TasksLeft => format!("{volunteers}: {done_in} for {cost}; there are no tasks for more"),
+            Bound::Stages => {
+                let by_stages_s = choice.by_stages().map_or(chosen.completion_s, |own| own.completion_s);
+                format!(
+                    "{volunteers}: by the model of its stages done in {by_stages_s:.0} s, deadline in {deadline_s:.0} s; fewer would \
+                     be late, which its rate does not tell ({done_in})"
+                )
+            }
             Bound::Share => {
                 format!("{volunteers} for now, because several jobs want the same hosts: {done_in} for {cost}")
             }

@@ -342,6 +342,7 @@ impl SizeQuestion {
             working: self.dedicated.iter().map(working).collect(),
             used: offers(true),
             free: offers(false),
+            output: BTreeMap::new(),
             max_volunteers: self.job.max_volunteers,
             curve: self.curve(disk),
             power: self.power.map(|models| PowerFacts {

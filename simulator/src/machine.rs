@@ -185,6 +185,8 @@ impl Room<'_> {
             slots_in_use: self.slots,
             workers: std::collections::BTreeMap::new(),
             unusable: std::collections::BTreeSet::new(),
+            leases: Vec::new(),
+            stages: gleaner_types::stages::Stages::NotTold,
         }
     }
 

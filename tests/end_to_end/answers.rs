@@ -106,7 +106,7 @@ fn answers_of_an_aggregator_are_as_their_schemas_say() {
     assert!(said.contains("--sort colour: there is no such column; the columns are host, state, cpus"), "{said}");
     assert_eq!(pair.ask(&["top", "--json"]).status.code(), Some(2), "it goes on");
     let none = text(&pair.ask(&["hosts", "--filter", "state=lost"]).stdout);
-    assert_eq!(none.trim(), "none of 1 passes --filter");
+    assert_eq!(none.trim(), "none of 1 is shown by --filter and --limit");
     let limited = ask("events", &["events", "--filter", "event=job_submitted", "--limit", "1"]);
     assert_eq!(limited["job"], "k", "the newest");
 

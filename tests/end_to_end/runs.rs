@@ -116,7 +116,7 @@ fn a_run_says_when_the_guard_holds_its_volunteer_and_for_how_long() {
     until("it says that its volunteer is held", || {
         std::fs::read_to_string(&said)
             .unwrap()
-            .contains("the guard holds the volunteer, so no task runs: the foreground")
+            .contains("the guard holds the volunteer, so its tasks stand still: the foreground")
     });
     drop(foreground);
     let output = run.wait_with_output().unwrap();

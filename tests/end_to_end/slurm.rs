@@ -6,6 +6,7 @@
 //! Agents on one machine take each other's volunteers for foreground, so the tasks sleep.
 
 mod cluster;
+mod gaps;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -260,7 +260,7 @@ pub struct SubmitCluster {
 #[serde(rename_all = "snake_case")]
 pub enum Response {
     /// To [`Request::Overview`].
-    Overview(Overview),
+    Overview(Box<Overview>),
     /// To [`Request::Hosts`].
     Hosts(#[serde(deserialize_with = "rows::read")] Vec<HostView>),
     /// To [`Request::Guests`]: each host that says it.
@@ -414,6 +414,9 @@ pub struct Overview {
     /// An operator holds all hosts.
     #[serde(default)]
     pub all_held: Option<Box<FleetHold>>,
+    /// Hosts that are held by name and have not joined.
+    #[serde(default)]
+    pub held_ahead: Vec<HostId>,
     /// How it stands, where it is one of several.
     #[serde(default)]
     pub leadership: Option<Leadership>,

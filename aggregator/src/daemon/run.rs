@@ -386,6 +386,7 @@ fn standby_overview(config: &Config, clock: Clock, started: Timestamp, leadershi
         hosts_connected: 0,
         jobs_active: 0,
         all_held: None,
+        held_ahead: Vec::new(),
         leadership: Some(leadership),
         event_log_error: None,
         state_error: None,

@@ -1,15 +1,20 @@
 //! Engine `slurm`: the queue of a Slurm partition, with the job arrays of all its users. In: actions of the controller. Out:
 //! progress, read from Slurm's own tools; nodes that are resumed and drained; and bounds on how many tasks of each array
-//! run at once, by credit ([`gleaner_planner::queue`]). [`runner`] does so every two seconds, for one partition.
+//! run at once, by credit ([`gleaner_planner::queue`]); and gaps between users' leases of nodes that are filled
+//! ([`gleaner_planner::reservations::partition`]). [`runner`] does so every two seconds, for one partition.
 //!
 //! Slurm starts all tasks, and users submit to Slurm as ever. `docs/slurm.md` says how to set it up. Sources: Slurm's manual
 //! pages of `squeue`, `sinfo` and `scontrol`; behaviour observed on 22.05.
 
+mod gaps;
+mod hostlist;
+mod leases;
 mod nodes;
 mod options;
 mod queue;
 mod record;
 mod runner;
+mod running;
 mod session;
 mod tools;
 
@@ -111,6 +116,8 @@ pub(super) fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     _ = queue::parse(&text);
     _ = nodes::parse(&text);
+    _ = leases::of_slurm(&text, &BTreeMap::new());
+    _ = running::parse(&text);
 }
 
 #[cfg(test)]

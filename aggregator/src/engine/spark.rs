@@ -14,6 +14,7 @@ mod options;
 mod progress;
 mod record;
 mod runner;
+mod stages;
 
 use std::collections::BTreeMap;
 
@@ -84,6 +85,8 @@ pub(super) fn fuzz(data: &[u8]) {
     _ = application::parse_stages(&document);
     _ = application::parse_tasks(&document, (0, 0));
     _ = application::parse_executors(&document);
+    _ = stages::parse_attempts(&document);
+    _ = stages::parse_hands_over(&document);
     _ = master::parse_applications(&document);
 }
 

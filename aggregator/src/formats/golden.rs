@@ -20,10 +20,10 @@ use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSourc
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target};
 use gleaner_types::engine::{EngineName, EngineOptions, EngineSpec};
 use gleaner_types::event::{Event, EventRecord, EventSource};
-use gleaner_types::id::{ApplicationId, HostId, JobId, TierId, UserName, WorkloadId};
+use gleaner_types::id::{ApplicationId, HostId, JobId, ReservationId, TierId, UserName, WorkloadId};
 use gleaner_types::job::{
     ClusterSpec, DedicatedHost, EngineAction, EngineEnd, EngineProgress, Goal, JobSpec, PowerModel, PowerModels,
-    Prices, SlotSpec, WorkerProgress, Workers,
+    Prices, ReservedNode, ReservedStage, SlotSpec, WorkerProgress, Workers,
 };
 use gleaner_types::method::MethodName;
 use gleaner_types::report::HostHarm;
@@ -32,6 +32,7 @@ use gleaner_types::report::{
     PromiseRecord, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind,
     WorkloadSample,
 };
+use gleaner_types::stages::{Stage, StageOnHost, Stages, StagesSeen};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Dollars, Fraction, PerSec};
 use serde_json::{Value, json};
@@ -367,6 +368,30 @@ impl Fleet {
             let done = self.done.entry(job.clone()).or_default();
             *done = (*done + 0.0005 * f64::from(count)).min(0.9);
             let worker = |slots: u32| WorkerProgress { tasks_running: slots, done: Fraction::clamped(0.01) };
+            let on_host = |slots: u32| StageOnHost {
+                done: second,
+                ended: second + 1,
+                task_s: 2.0 * f64::from(second + 1),
+                running: slots,
+                running_done: Fraction::clamped(0.25),
+            };
+            let stage = |id, tasks, hosts| Stage {
+                id,
+                tasks,
+                done: if id == 0 { second } else { 0 },
+                runs: if id == 0 { second + 1 } else { 0 },
+                input: Bytes::from_mib(64),
+                shuffle_read: Bytes::ZERO,
+                shuffle_written: Bytes::from_mib(32),
+                hosts,
+            };
+            let hosts: BTreeMap<HostId, StageOnHost> =
+                slots.iter().map(|(host, slots)| (host.clone(), on_host(*slots))).collect();
+            let stages = vec![stage(0, 900, hosts), stage(1, 100, BTreeMap::new())];
+            let stages = match job.as_str() {
+                "rank" => Stages::Unknown { reason: "golden".into() },
+                _ => Stages::Known(StagesSeen { stages, hands_over: Some(false) }),
+            };
             let progress = EngineProgress {
                 fraction_done: Fraction::clamped(*done),
                 tasks_total: 1_000,
@@ -379,6 +404,15 @@ impl Fleet {
                 slots_in_use: count,
                 workers: slots.into_iter().map(|(host, slots)| (host, worker(slots))).collect(),
                 unusable: [host("i9")].into(),
+                leases: vec![ReservedNode {
+                    node: host("i9"),
+                    lease: ReservationId::new("golden").unwrap(),
+                    begins: Timestamp(1_700_000_000_000),
+                    ends: Timestamp(1_700_000_060_000),
+                    stage: ReservedStage::Draining,
+                    tasks: 1,
+                }],
+                stages,
             };
             self.send(Input::Progress { job, progress });
         }

@@ -20,7 +20,7 @@ use gleaner_api::{ApiError, ErrorCode, HostGuests, JobDetail, Overview, Request,
 impl Shell {
     pub(super) fn answer(&mut self, operator: &Operator, request: Request) -> Result<Response, ApiError> {
         Ok(match request {
-            Request::Overview => Response::Overview(self.overview()),
+            Request::Overview => Response::Overview(Box::new(self.overview())),
             Request::Hosts => Response::Hosts(self.hosts()),
             Request::Guests => Response::Guests(self.guests()),
             Request::Jobs => Response::Jobs(self.controller.jobs().rev().cloned().collect()),
@@ -77,7 +77,7 @@ impl Shell {
         let mut hosts = self.controller.hosts();
         let is_shut_out = |host: &HostView| !host.connected && self.enrolment.admissions.is_revoked(&host.host);
         for host in hosts.iter_mut().filter(|host| is_shut_out(host)) {
-            host.report = None;
+            (host.report, host.revoked) = (None, true);
         }
         hosts
     }
@@ -98,6 +98,7 @@ impl Shell {
 
     fn overview(&self) -> Overview {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let held_ahead = self.controller.held_hosts().filter(|host| self.controller.host_facts(host).is_none());
         Overview {
             software: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -106,6 +107,7 @@ impl Shell {
             local_host: self.local_host.clone(),
             hosts_connected: count(self.connections.len()),
             all_held: self.controller.all_held().cloned().map(Box::new),
+            held_ahead: held_ahead.cloned().collect(),
             jobs_active: count(self.controller.jobs().filter(|job| !job.phase.is_final()).count()),
             leadership: self.leading.as_ref().map(Leading::view),
             event_log_error: self.events.error().map(str::to_owned),

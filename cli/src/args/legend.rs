@@ -4,7 +4,7 @@
 pub(super) const HOSTS: &str = "\
 Columns; CPU is in cores, and a number in brackets is explained below the table:
   STATE            acting: it may run a volunteer; observing: it only reports; held: an operator stopped its volunteer;
-                   left: its agent was stopped; lost: it is not connected, and did not say why
+                   left: its agent was stopped; lost: it does not report, and did not say why; revoked: by an operator
   BUSY             what everything on it uses
   FOREGROUND       what its guests use and the services that its config names, which must not be slowed down; with neither,
                    everything but the volunteer, and OTHER is `-`
@@ -17,6 +17,18 @@ Columns; CPU is in cores, and a number in brackets is explained below the table:
   PROMISES BROKEN  how often less was left than was promised, and of how many promises
   AGE              the time since its last report
   JOB              the job that its volunteer works for";
+
+/// Of `gleaner explain`.
+pub(super) const EXPLAIN: &str = "\
+Columns of candidates; CPU is in cores, and an arrow marks the one that was chosen:
+  SIZE        volunteers beside the dedicated hosts, or slots of one machine
+  POTENTIAL   what their foregrounds should leave together
+  PREDICTED   what the workers should use of it; less before larger sizes were seen, and where disks hold them up
+  DONE IN     when the job would be done, and COST what it would have cost by then
+  MEETS GOAL  whether that meets the goal with the margin that the reason names
+  SCORE       what the search compares: the least is the best (docs/plan.md)
+\"bound by\" names what decided: the goal, or what no size can do better (a deadline that is out of reach, no more hosts).
+In its first minute a job's forecasts are cautious, and may say that its goal is at risk.";
 
 /// Of `gleaner job list`.
 pub(super) const JOBS: &str = "\

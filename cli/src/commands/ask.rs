@@ -45,6 +45,10 @@ pub(super) async fn hosts(socket: &Path, list: &ListArgs, json: bool, unit: CpuU
         print(&format!("{}\n", format::all_held(hold)))?;
     }
     print(&or_none_passes(format::hosts(&hosts, overview.all_held.as_deref(), now, unit), hosts.len(), of))?;
+    if !overview.held_ahead.is_empty() {
+        let names: Vec<&str> = overview.held_ahead.iter().map(HostId::as_str).collect();
+        print(&format!("held before they have joined: {}", names.join(", ")))?;
+    }
     Ok(End::Good)
 }
 
@@ -68,7 +72,10 @@ pub(super) async fn guests(
     let all = guests::of_hosts(wanted(), &names);
     let of = all.len();
     let shown = list.rows(all)?;
-    let remarks = guests::remarks(wanted(), &names, now);
+    let mut remarks = guests::remarks(wanted(), &names, now);
+    // Of all hosts they would bury the list.
+    let one = hosts.iter().filter(|own| host == Some(&own.host)).flat_map(guests::weaknesses);
+    remarks.extend(one);
     if json {
         print(&serde_json::to_string_pretty(&shown)?)?;
         remarks.iter().for_each(note);

@@ -9,7 +9,7 @@ use gleaner_api::{Client, ClientError, ErrorCode, JobDetail, Request, Response, 
 use gleaner_planner::controller::HostView;
 use gleaner_types::application::{ApplicationSpec, ApplicationStatus};
 use gleaner_types::id::{HostId, JobId};
-use gleaner_types::job::{JobPhase, JobStatus, PoolShare};
+use gleaner_types::job::{JobPhase, JobStatus, PoolShare, ReservedNode};
 use gleaner_types::report::HostHarm;
 use serde::Serialize;
 
@@ -57,25 +57,38 @@ pub(super) async fn explain(
     let status = &detail.status;
     let Some(decision) = &detail.decision else {
         let failed = failures::in_words(status, &first_failed).map(|failed| format!("\n{failed}")).unwrap_or_default();
-        return undecided(&(format::job(status, held::of_hosts(hosts.iter()).as_deref()) + &failed), json);
+        let about = format::job(status, held::of_hosts(hosts.iter()).as_deref()) + &failed;
+        return undecided(&about, json, status.phase.is_final());
     };
     let about = AboutJob { status, first_failed: &first_failed };
-    show(decision, |own| format::decision(own, unit), &hosts, Some(&about), json)?;
+    show(decision, |own| crate::decision::decision(own, unit), &hosts, Some(&about), json)?;
     Ok(End::Good)
 }
 
 /// What there is to say of a job or application about which nothing was decided. That is no decision, and no JSON.
-fn undecided(about: &str, json: bool) -> anyhow::Result<End> {
-    const NONE: &str = "no decision has been taken about it yet";
-    anyhow::ensure!(!json, NONE);
-    print(&format!("{about}\n{NONE}"))?;
-    Ok(End::Failed)
+fn undecided(about: &str, json: bool, is_over: bool) -> anyhow::Result<End> {
+    let none = match is_over {
+        true => {
+            "it ended before its size was decided for the first time: until then a job has its dedicated workers alone"
+        }
+        false => "no decision has been taken about it yet",
+    };
+    anyhow::ensure!(!json, none);
+    print(&format!("{about}\n{none}"))?;
+    Ok(if is_over { End::Good } else { End::Failed })
 }
 
 /// What is shown beside the decision about a job.
 struct AboutJob<'a> {
     status: &'a JobStatus,
     first_failed: &'a [FailedTask],
+}
+
+impl AboutJob<'_> {
+    /// Nodes that users' leases have or will have, where the job fills the gaps between them.
+    fn leases(&self) -> &[ReservedNode] {
+        self.status.progress.as_ref().map_or(&[], |progress| &progress.leases)
+    }
 }
 
 /// The first tasks of a job that failed, by the aggregator's event log. An explanation without them is still one.
@@ -121,7 +134,7 @@ async fn nobody(client: &Client, name: &JobId, error: anyhow::Error) -> anyhow::
 
 async fn application_decision(client: &Client, status: &ApplicationStatus, json: bool) -> anyhow::Result<End> {
     let Some(decision) = &status.decision else {
-        return undecided(&format::application(status), json);
+        return undecided(&format::application(status), json, false);
     };
     let hosts = of_application(watch::hosts(client).await, &status.spec);
     show(decision, format::balance, &hosts, None, json)?;
@@ -139,7 +152,7 @@ fn of_application(hosts: Vec<HostView>, spec: &ApplicationSpec) -> Vec<HostView>
     hosts.into_iter().filter(|host| own.contains(&host.host)).collect()
 }
 
-/// A decision as JSON: itself, and beside it a job's share and failed tasks, and the harm on its hosts.
+/// A decision as JSON: itself, and beside it a job's share, failed tasks and leases, and the harm on its hosts.
 #[derive(Serialize)]
 struct Explained<'a, D> {
     #[serde(flatten)]
@@ -148,6 +161,8 @@ struct Explained<'a, D> {
     share: Option<&'a PoolShare>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     first_failed: &'a [FailedTask],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    leases: &'a [ReservedNode],
     harm: Vec<HarmOn<'a>>,
 }
 
@@ -167,7 +182,8 @@ fn as_json<D: Serialize>(decision: &D, hosts: &[HostView], job: Option<&AboutJob
     });
     let share = job.and_then(|job| job.status.share.as_ref());
     let first_failed = job.map_or(&[][..], |job| job.first_failed);
-    serde_json::to_string_pretty(&Explained { decision, share, first_failed, harm: harm.collect() })
+    let leases = job.map_or(&[][..], AboutJob::leases);
+    serde_json::to_string_pretty(&Explained { decision, share, first_failed, leases, harm: harm.collect() })
 }
 
 fn as_text<D>(decision: &D, words: impl Fn(&D) -> String, hosts: &[HostView], job: Option<&AboutJob<'_>>) -> String {
@@ -182,10 +198,11 @@ fn as_text<D>(decision: &D, words: impl Fn(&D) -> String, hosts: &[HostView], jo
         let share = job.status.share.as_ref()?;
         Some(format!("share now: {}", format::pool_share(share, &job.status.spec.workers)))
     });
+    let leases = job.map_or(&[][..], AboutJob::leases).iter().map(|node| format!("lease: {}", format::reserved(node)));
     let harm = hosts.iter().filter_map(|view| Some(format::host_harm(&view.host, &view.report.as_ref()?.harm)));
     let held = held::of_hosts(hosts.iter());
     let before = ended.into_iter().chain(failed);
-    before.chain([words(decision)]).chain(share).chain(harm).chain(held).collect::<Vec<_>>().join("\n")
+    before.chain([words(decision)]).chain(share).chain(leases).chain(harm).chain(held).collect::<Vec<_>>().join("\n")
 }
 
 fn show<D: Serialize>(
@@ -219,8 +236,10 @@ fn saved(folder: &Path, job: &JobId) -> anyhow::Result<JobDetail> {
 #[cfg(test)]
 mod tests {
     use gleaner_types::harm::HarmInterval;
-    use gleaner_types::job::{ClusterSpec, JobSpec, SlotSpec, Workers};
+    use gleaner_types::id::ReservationId;
+    use gleaner_types::job::{ClusterSpec, JobSpec, ReservedStage, SlotSpec, Workers};
     use gleaner_types::report::Reading;
+    use gleaner_types::time::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
@@ -329,6 +348,33 @@ mod tests {
         let about = AboutJob { status: &job, first_failed: &failed };
         let value: Value = serde_json::from_str(&as_json(&json!({}), &[], Some(&about)).unwrap()).unwrap();
         assert_eq!(value["first_failed"], json!([{"task": 7, "how": "exited with 3", "attempts": 1}]));
+    }
+
+    #[test]
+    fn leases_of_a_jobs_nodes_are_said() {
+        let mut job = crate::fixtures::job("j", JobPhase::Running);
+        let mut progress = crate::fixtures::progress(0);
+        progress.leases.push(ReservedNode {
+            node: HostId::new("d1").unwrap(),
+            lease: ReservationId::new("course").unwrap(),
+            begins: Timestamp(60_000),
+            ends: Timestamp(120_000),
+            stage: ReservedStage::Draining,
+            tasks: 2,
+        });
+        job.progress = Some(progress);
+        let about = AboutJob { status: &job, first_failed: &[] };
+        let text = as_text(&(), |()| "a decision".to_owned(), &[view("h1", None)], Some(&about));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[..2],
+            [
+                "a decision",
+                "lease: d1 for course from 1970-01-01T00:01:00.000Z to 1970-01-01T00:02:00.000Z: 2 tasks on it, and none starts any more"
+            ]
+        );
+        let value: Value = serde_json::from_str(&as_json(&json!({}), &[], Some(&about)).unwrap()).unwrap();
+        assert_eq!((&value["leases"][0]["stage"], &value["leases"][0]["tasks"]), (&json!("draining"), &json!(2)));
     }
 
     #[test]

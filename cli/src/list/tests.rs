@@ -89,7 +89,7 @@ fn a_column_that_does_not_exist_is_answered_by_those_that_do() {
 #[test]
 fn that_no_row_passes_is_not_that_there_is_none() {
     assert_eq!(or_none_passes("no jobs".into(), 0, 0), "no jobs");
-    assert_eq!(or_none_passes("no jobs".into(), 0, 3), "none of 3 passes --filter");
+    assert_eq!(or_none_passes("no jobs".into(), 0, 3), "none of 3 is shown by --filter and --limit");
     assert_eq!(or_none_passes("a table".into(), 2, 3), "a table");
 }
 

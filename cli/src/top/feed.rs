@@ -49,7 +49,7 @@ async fn snapshot(socket: &std::path::Path) -> Result<Snapshot, ClientError> {
         return Err(unexpected(socket));
     };
     let names = guests::names(&client).await?;
-    Ok(Snapshot { overview, hosts, names, jobs, applications })
+    Ok(Snapshot { overview: *overview, hosts, names, jobs, applications })
 }
 
 fn unexpected(socket: &std::path::Path) -> ClientError {

@@ -16,7 +16,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, Tab
 
 use super::state::{Snapshot, State, Tab};
 use crate::format;
-use crate::format::{clean, goal, pool_share, response_time, seconds, share, three_digits, word};
+use crate::format::{clean, goal, pool_share, reserved, response_time, seconds, share, three_digits, word};
 use crate::guests::{Guest, Role, limits_in_words, managed_by, per_second};
 use crate::held;
 use crate::states::{self, Meaning};
@@ -313,8 +313,14 @@ fn jobs(state: &State, snapshot: &Snapshot, frame: &mut Frame<'_>, area: Rect) {
                 .unwrap_or_default(),
         };
         let held = held::of_job(&snapshot.hosts, job).map(|held| format!("; {held}")).unwrap_or_default();
+        let mut leases = job.progress.iter().flat_map(|progress| &progress.leases);
+        let lease = leases.next().map(|first| match leases.count() {
+            0 => format!("; lease: {}", reserved(first)),
+            more => format!("; {} leases, first {}", more + 1, reserved(first)),
+        });
+        let lease = lease.unwrap_or_default();
         format!(
-            "{}: {}, {} so far, {:.0} core-s{held}{why}",
+            "{}: {}, {} so far, {:.0} core-s{held}{lease}{why}",
             job.spec.id,
             goal(job.spec.goal),
             job.cost,

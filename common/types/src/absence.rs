@@ -272,7 +272,7 @@ reasons! {
     DeviceMapperDenied: Denied, "device-mapper is for root alone";
     Simulated: NotSupported, "the simulation has no such thing";
     PausesSwitchedOff: Disabled, "guard.pause_share is 0";
-    VolunteerNeverRan: NotYet, "the volunteer has not run lately, so there is nothing to compare";
+    VolunteerNeverRan: NotYet, "the volunteer was not running at the moments drawn to compare";
     VolunteerHeldByGuard: NotYet, "the guard held the volunteer frozen whenever it was to be compared";
     VolunteerNotHeld: NotSupported, "the volunteer went on running in the pauses";
     NoForegroundWorkload: NotYet, "there was no foreground workload to compare: no guest, and no cgroup that foreground.cgroups names";
@@ -303,7 +303,13 @@ impl Reason {
             Self::HypervisorFailed { error } => format!("the hypervisor cannot be asked: {error}"),
             Self::CountersDenied { paranoid } => {
                 let level = paranoid.map_or_else(|| "unreadable".to_owned(), |level| level.to_string());
-                format!("kernel.perf_event_paranoid is {level}; give the agent CAP_PERFMON")
+                match paranoid {
+                    // Debian's kernels have a level 3, which no other capability passes.
+                    Some(3..) => format!(
+                        "kernel.perf_event_paranoid is {level}, which takes CAP_SYS_ADMIN; set it to 2, and give the agent CAP_PERFMON as its unit does"
+                    ),
+                    _ => format!("kernel.perf_event_paranoid is {level}; give the agent CAP_PERFMON, as its unit does"),
+                }
             }
             Self::CountersRefused { errno } => format!("perf_event_open fails: {}", error(*errno)),
             Self::TooManyWorkloads { left_out } => format!("{left_out} workloads are more than can be followed"),

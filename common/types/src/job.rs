@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineSpec;
 use crate::harm::HarmInterval;
-use crate::id::{HostId, JobId, UserName};
+use crate::id::{HostId, JobId, ReservationId, UserName};
+use crate::stages::{StageOpinion, Stages};
 use crate::time::Timestamp;
 use crate::units::{Bytes, CoreShare, Dollars, DollarsPerHour, Fraction};
 
@@ -217,6 +218,43 @@ pub struct EngineProgress {
     /// of them is taken.
     #[serde(default)]
     pub unusable: BTreeSet<HostId>,
+    /// Nodes that users' leases have or will have, the first to begin first, where the engine fills the gaps between them.
+    #[serde(default)]
+    pub leases: Vec<ReservedNode>,
+    /// The stages of a job whose tasks exchange data, where the engine knows such.
+    #[serde(default)]
+    pub stages: Stages,
+}
+
+/// A node of a batch system, with the lease that a user has or will have of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedNode {
+    /// What the batch system calls it.
+    pub node: HostId,
+    /// The lease.
+    pub lease: ReservationId,
+    /// When it begins.
+    pub begins: Timestamp,
+    /// When it ends.
+    pub ends: Timestamp,
+    /// What the job's tasks may do there.
+    pub stage: ReservedStage,
+    /// Tasks that run there now.
+    pub tasks: u32,
+}
+
+/// What tasks may do on a node that a lease has or will have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReservedStage {
+    /// They start.
+    Open,
+    /// None starts; those that run may end.
+    Draining,
+    /// The lease begins so soon that those that run are ended.
+    Vacating,
+    /// The lease has begun.
+    Leased,
 }
 
 /// What one host contributes to a job.
@@ -427,6 +465,8 @@ pub enum Bound {
     Policy,
     /// Other jobs want the same hosts: its share of them is less, or they have not given them back yet.
     Share,
+    /// By the model of the job's stages fewer would miss the deadline, and its rate does not tell.
+    Stages,
 }
 
 /// A point of an I/O model's curve.
@@ -479,6 +519,9 @@ pub struct Decision {
     pub bound: Bound,
     /// The choice in a sentence.
     pub reason: String,
+    /// What the model of the job's stages says beside its rate; `None` where it has no stages.
+    #[serde(default)]
+    pub stages: Option<StageOpinion>,
 }
 
 impl Decision {

@@ -20,6 +20,7 @@ pub mod id;
 pub mod job;
 pub mod method;
 pub mod report;
+pub mod stages;
 pub mod task;
 pub mod text;
 pub mod time;

@@ -3,6 +3,9 @@
 //!
 //! Zero never stands for "unknown": a value that could not be measured is a [`Reading::Absent`] with the reason.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 pub use crate::absence::{Absence, AbsenceKind, Reason, ReasonText};
@@ -251,8 +254,15 @@ impl HostReport {
     /// CPU of the foreground as the config names it: of its workloads together. It is not known where that of one is not.
     #[must_use]
     pub fn foreground_cpu(&self) -> Reading<CoreShare> {
+        // What a cgroup within another one uses is counted there.
+        let is_cgroup = |own: &&WorkloadSample| own.kind == WorkloadKind::Cgroup;
+        let cgroups: BTreeSet<&Path> =
+            self.workloads.iter().filter(is_cgroup).map(|own| Path::new(own.id.as_str())).collect();
+        let is_within = |own: &&WorkloadSample| {
+            is_cgroup(own) && Path::new(own.id.as_str()).ancestors().skip(1).any(|path| cgroups.contains(path))
+        };
         let mut sum = CoreShare::ZERO;
-        for workload in &self.workloads {
+        for workload in self.workloads.iter().filter(|own| !is_within(own)) {
             match &workload.cpu {
                 Reading::Value(cpu) => sum += *cpu,
                 Reading::Absent(absence) => return Reading::Absent(absence.clone()),

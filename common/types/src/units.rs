@@ -224,6 +224,8 @@ impl fmt::Display for Dollars {
 pub struct Bytes(pub u64);
 
 impl Bytes {
+    /// None.
+    pub const ZERO: Self = Self(0);
     /// Most memory, or size of anything, that is taken from another machine: 8 PiB.
     pub const MAX: Self = Self(8 << 50);
 

@@ -76,7 +76,7 @@ fn alter<M: Message + std::fmt::Debug>(version: ProtocolVersion, made: Made, tal
 }
 
 /// Seeds of which everything comes that a message can hold.
-const SEEDS: u64 = 12_000;
+const SEEDS: u64 = 18_000;
 
 /// Seeds whose messages are altered.
 const ALTERED: u64 = 600;

@@ -13,6 +13,7 @@ use gleaner_types::command::{Command, Desired, DiskLimit, Limits, Quota, Target}
 use gleaner_types::id::{HostId, JobId, WorkloadId};
 use gleaner_types::job::{Bound, ClusterSpec, Decision, EngineAction, JobSpec, SlotSpec, Workers};
 use gleaner_types::report::{Capability, HostFacts, VolunteerKind};
+use gleaner_types::stages::StageOpinion;
 use gleaner_types::units::{Bytes, BytesPerSec};
 
 /// What the checker may know.
@@ -221,8 +222,14 @@ pub fn decision(decision: &Decision) -> Result<(), Violation> {
     let (job, size) = (|| decision.job.clone(), decision.size);
     let chosen = decision.candidates.iter().find(|candidate| candidate.size == size);
     let chosen = chosen.ok_or_else(|| Violation::NoCandidate { job: job(), size })?;
-    // A step to learn from, a size by decree, or what other jobs leave need not be the best.
-    let free = !matches!(decision.bound, Bound::Exploring | Bound::Policy | Bound::Share);
+    // A step to learn from, a size by decree, what other jobs leave, or what another model wants need not be the best.
+    let free = !matches!(decision.bound, Bound::Exploring | Bound::Policy | Bound::Share | Bound::Stages);
+    // The model of its stages only ever adds to what the rate takes.
+    if let (Bound::Stages, Some(StageOpinion::Predicted(found))) = (decision.bound, &decision.stages)
+        && size < found.rate_size
+    {
+        return Err(Violation::FewerThanByRate { job: job(), size, rate_size: found.rate_size });
+    }
     if free && !chosen.meets_goal && decision.candidates.iter().any(|candidate| candidate.meets_goal) {
         return Err(Violation::MissesGoal { job: job(), size });
     }

@@ -6,6 +6,7 @@ use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::TierId;
 use gleaner_types::job::{Candidate, DedicatedHost, Goal, Prices};
 use gleaner_types::report::{CgroupMode, Levers, Offer, Reading};
+use gleaner_types::stages::{DecidedBy, StagePrediction};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Dollars, Fraction, PerSec};
 
@@ -371,6 +372,7 @@ fn a_decision_holds_together() {
         considered: 2,
         bound: Bound::Cost,
         reason: String::new(),
+        stages: None,
     };
     assert_eq!(decision(&record), Ok(()));
     record.size = 1;
@@ -381,6 +383,21 @@ fn a_decision_holds_together() {
     assert_eq!(decision(&record), Ok(()), "a step to learn from");
     record.bound = Bound::Share;
     assert_eq!(decision(&record), Ok(()), "what other jobs leave");
-    (record.size, record.selection) = (2, [(host("acting"), 1)].into());
+    let found = StagePrediction {
+        decided_by: DecidedBy::Stages,
+        rate_size: 1,
+        rate_s: 1.0,
+        stages_size: Some(2),
+        meets_goal: true,
+        sizes: vec![],
+    };
+    (record.size, record.bound) = (2, Bound::Stages);
+    record.stages = Some(StageOpinion::Predicted(found.clone()));
+    assert_eq!(decision(&record), Ok(()), "more than by the rate");
+    record.stages = Some(StageOpinion::Predicted(StagePrediction { rate_size: 3, ..found }));
+    let fewer = Violation::FewerThanByRate { job: job("cluster"), size: 2, rate_size: 3 };
+    assert_eq!(decision(&record), Err(fewer));
+    record.bound = Bound::Share;
+    record.selection = [(host("acting"), 1)].into();
     assert_eq!(decision(&record), Err(Violation::TooFewSlots { job: job("cluster"), size: 2, slots: 1 }));
 }

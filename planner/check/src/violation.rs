@@ -176,6 +176,16 @@ pub enum Violation {
         /// Its size.
         size: u32,
     },
+    /// The model of the job's stages takes fewer than its rate.
+    #[error("job {job} got size {size} by the model of its stages, though its rate takes {rate_size}")]
+    FewerThanByRate {
+        /// The job.
+        job: JobId,
+        /// Its size.
+        size: u32,
+        /// What the rate takes.
+        rate_size: u32,
+    },
     /// The hosts selected hold less than the size.
     #[error("job {job} got size {size} but only {slots} slots")]
     TooFewSlots {

@@ -196,8 +196,13 @@ impl Hosts {
     /// The connection to its agent is gone; with `left` because the agent was stopped.
     pub(super) fn lost(&mut self, id: &HostId, left: bool, reason: String, outputs: &mut Outputs) {
         let Some(host) = self.known.get_mut(id).filter(|host| host.connected) else { return };
-        (host.connected, host.left) = (false, left);
+        let was_silent = host.silent;
+        (host.connected, host.left, host.silent) = (false, left, false);
         host.commanded.clear();
+        if was_silent && !left {
+            // That it is lost was said when it fell silent.
+            return;
+        }
         let host = id.clone();
         outputs.event(if left { Event::HostLeft { host, reason } } else { Event::HostLost { host, reason } });
     }

@@ -205,6 +205,12 @@ pub struct HostView {
     /// None is, because the agent was stopped.
     #[serde(default)]
     pub left: bool,
+    /// One is, and has not reported for too long: it counts as lost.
+    #[serde(default)]
+    pub silent: bool,
+    /// An operator revoked its certificates, and it is not connected.
+    #[serde(default)]
+    pub revoked: bool,
     /// When its agent started.
     pub incarnation: u64,
     /// Static facts.

@@ -69,6 +69,8 @@ fn progress(fraction: f64, slots: u32) -> EngineProgress {
         slots_in_use: slots,
         workers: BTreeMap::new(),
         unusable: std::collections::BTreeSet::new(),
+        leases: Vec::new(),
+        stages: gleaner_types::stages::Stages::NotTold,
     }
 }
 

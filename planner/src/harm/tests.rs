@@ -190,6 +190,8 @@ fn says_why_nothing_is_known() {
     assert_eq!(reason(&tracker), Reason::VolunteerNotHeld);
     tracker.record(Duration::ZERO, []);
     assert_eq!(reason(&tracker), Reason::NoForegroundWorkload);
+    tracker.skip(Skipped::NotRunning);
+    assert_eq!(reason(&tracker), Reason::NoForegroundWorkload, "it rests between two tasks");
     let many = || Err(Absence::because(Reason::TooManyThreads { most: 1_024 }));
     tracker.record(Duration::ZERO, [(id("big"), many())]);
     assert_eq!(reason(&tracker), Reason::TooManyThreads { most: 1_024 });

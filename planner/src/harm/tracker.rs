@@ -85,8 +85,8 @@ pub struct HarmTracker {
     all: Trials,
     /// Why the last moment gave none.
     skipped: Option<Skipped>,
-    /// Why the last trial has nothing of any workload.
-    absent: Option<Absence>,
+    /// Why the last trial has nothing of any workload, and when it was.
+    absent: Option<(Duration, Absence)>,
 }
 
 impl HarmTracker {
@@ -94,7 +94,7 @@ impl HarmTracker {
     pub fn record(&mut self, now: Duration, compared: impl IntoIterator<Item = Compared>) {
         self.skipped = None;
         let mut compared = compared.into_iter().peekable();
-        self.absent = compared.peek().is_none().then(|| Absence::because(Reason::NoForegroundWorkload));
+        self.absent = compared.peek().is_none().then(|| (now, Absence::because(Reason::NoForegroundWorkload)));
         let mut all = Comparison::default();
         let mut measured = false;
         for (workload, result) in compared {
@@ -111,7 +111,7 @@ impl HarmTracker {
                     measured = true;
                 }
                 Err(absence) => {
-                    self.absent = Some(absence.clone());
+                    self.absent = Some((now, absence.clone()));
                     followed.absent = Some(absence);
                 }
             }
@@ -130,6 +130,7 @@ impl HarmTracker {
     pub fn forget(&mut self, now: Duration) {
         let earliest = now.saturating_sub(HISTORY);
         self.all.forget_before(earliest);
+        self.absent.take_if(|(at, _)| *at < earliest);
         for followed in self.workloads.values_mut() {
             followed.trials.forget_before(earliest);
         }
@@ -143,7 +144,8 @@ impl HarmTracker {
     pub fn foreground(&self) -> Reading<HarmInterval> {
         if self.all.is_empty() {
             match (&self.absent, self.skipped) {
-                (Some(absent), None) => return Reading::Absent(absent.clone()),
+                // That the volunteer rests between two tasks says less than what the last trial found.
+                (Some((_, absent)), None | Some(Skipped::NotRunning)) => return Reading::Absent(absent.clone()),
                 (_, Some(skipped)) => return Reading::because(skipped.reason()),
                 (None, None) => {}
             }

@@ -98,7 +98,7 @@ impl Filling {
     /// Learns from the record where the forecast does and it is time to. It may take seconds.
     pub fn learn(&self, learnt: &mut Learnt, history: &History, now_s: f64, seed: u64) {
         if let Self::Predictive { forecaster, scale, .. } = self {
-            learnt.update(*forecaster, history, now_s, *scale, seed);
+            forecaster.learn(learnt, history, now_s, *scale, seed);
         }
     }
 

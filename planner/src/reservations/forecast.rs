@@ -6,47 +6,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::history::{HOUR_S, History, Unknown};
+use super::history::{History, Unknown};
 use super::learnt::Learnt;
+pub use super::scale::Scale;
 
-/// Over what is forecast, in whole hours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Scale {
-    /// How far back is looked.
-    pub window_h: u32,
-    /// How long the slot ahead is.
-    pub slot_h: u32,
-}
-
-impl Scale {
-    /// CHISim's: a week back, three hours ahead.
-    pub const PAPER: Self = Self { window_h: 168, slot_h: 3 };
-
-    /// Length of a slot.
-    #[must_use]
-    pub fn slot_s(self) -> f64 {
-        f64::from(self.slot_h.max(1)) * HOUR_S
-    }
-
-    /// Slots that are looked back at.
-    pub(super) fn slots(self) -> u32 {
-        (self.window_h / self.slot_h.max(1)).max(1)
-    }
-
-    /// Their length together.
-    pub(super) fn window_s(self) -> f64 {
-        f64::from(self.slots()) * self.slot_s()
-    }
-}
-
-impl Default for Scale {
-    fn default() -> Self {
-        Self::PAPER
-    }
-}
-
-/// A model. One more is one more variant: what it learnt belongs into it as data.
+/// A model. What one has learnt is in [`Learnt`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Forecaster {
@@ -63,6 +27,13 @@ impl Forecaster {
     /// All, with the words by which an operator names them.
     pub const ALL: [(&'static str, Self); 3] =
         [("mean", Self::RollingMean), ("median", Self::RollingMedian), ("lstm", Self::Lstm)];
+
+    /// Learns from the record where this model does and it is time to. It may take seconds.
+    pub fn learn(self, learnt: &mut Learnt, history: &History, now_s: f64, scale: Scale, seed: u64) {
+        if self == Self::Lstm {
+            learnt.update(history, now_s, scale, seed);
+        }
+    }
 
     /// Nodes that will be asked for in the slot that begins at `now_s`; not a whole number.
     ///
@@ -128,7 +99,7 @@ pub fn walk_forward(
         }
         slot += 1;
         let actual = history.wanted(now_s, now_s + slot_s);
-        learnt.update(forecaster, history, now_s, scale, seed);
+        forecaster.learn(learnt, history, now_s, scale, seed);
         match forecaster.wanted(learnt, history, now_s, scale) {
             Ok(wanted) => {
                 found.slots += 1;
@@ -149,7 +120,7 @@ pub fn walk_forward(
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::history::Request;
+    use super::super::history::{HOUR_S, Request};
     use super::*;
 
     const HOURLY: Scale = Scale { window_h: 4, slot_h: 1 };

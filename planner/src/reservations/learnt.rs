@@ -1,4 +1,4 @@
-//! What the recurrent network of [`Forecaster::Lstm`] has learnt from a record of requests. In: the record, the time, a seed. Out: a number of nodes
+//! What a recurrent network has learnt from a record of requests. In: the record, the time, a seed. Out: a number of nodes
 //! for the next slot, made of what was before alone. [`super::forecast`] calls it, and whoever plays a record tells it when to learn.
 //!
 //! The paper says that its network was trained on the recorded leases and then again from time to time, and not how it is made. Its published
@@ -11,8 +11,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use self::network::{Example, Network};
-use super::forecast::{Forecaster, Scale};
 use super::history::{HOUR_S, History, Unknown};
+use super::scale::Scale;
 
 /// Hidden units. Chosen: some twelve hundred weights, as many as there are slots in five months.
 const HIDDEN: usize = 16;
@@ -35,12 +35,12 @@ fn to_unit(window: &[f64]) -> (f64, f64, Vec<f64>) {
 }
 
 impl Learnt {
-    /// Trains a network where the forecaster has one, a week has passed since the last training, and there is enough on record: the window and a
-    /// week. `seed` decides the first weights and the order of examples.
-    pub fn update(&mut self, forecaster: Forecaster, history: &History, now_s: f64, scale: Scale, seed: u64) {
+    /// Trains a network where a week has passed since the last training and there is enough on record: the window and a week. `seed` decides
+    /// the first weights and the order of examples.
+    pub(super) fn update(&mut self, history: &History, now_s: f64, scale: Scale, seed: u64) {
         let window_s = scale.window_s();
         let is_recent = self.at(now_s).is_some_and(|(at_s, _)| now_s - at_s < WEEK_S);
-        if forecaster != Forecaster::Lstm || is_recent || now_s - history.since_s() < window_s + WEEK_S {
+        if is_recent || now_s - history.since_s() < window_s + WEEK_S {
             return;
         }
         let examples = examples(history, now_s, scale);
@@ -96,6 +96,7 @@ fn examples(history: &History, now_s: f64, scale: Scale) -> Vec<(Vec<f64>, f64)>
 
 #[cfg(test)]
 mod tests {
+    use super::super::forecast::Forecaster;
     use super::super::history::Request;
     use super::*;
 
@@ -128,7 +129,7 @@ mod tests {
         let early = forecaster.wanted(&learnt, &history, 7.0 * DAY_S, DAILY);
         assert_eq!(early, Err(Unknown::Short { has_s: 7.0 * DAY_S, needs_s: 8.0 * DAY_S }));
         for day in 0..30 {
-            learnt.update(forecaster, &history, f64::from(day) * DAY_S, DAILY, seed);
+            forecaster.learn(&mut learnt, &history, f64::from(day) * DAY_S, DAILY, seed);
         }
         assert_eq!(learnt.trained.len(), 4, "on the 8th day and every week");
         let at = |hour: f64| forecaster.wanted(&learnt, &history, 31.0 * DAY_S + hour * HOUR_S, DAILY).unwrap();
@@ -140,12 +141,12 @@ mod tests {
         let (long, short) = (mornings(40, Vec::new()), mornings(12, Vec::new()));
         let learnt = |history: &History| {
             let mut learnt = Learnt::default();
-            learnt.update(Forecaster::Lstm, history, 11.0 * DAY_S, DAILY, 7);
+            Forecaster::Lstm.learn(&mut learnt, history, 11.0 * DAY_S, DAILY, 7);
             learnt
         };
         assert_eq!(learnt(&long), learnt(&short));
         let mut again = learnt(&long);
-        again.update(Forecaster::Lstm, &long, 30.0 * DAY_S, DAILY, 7);
+        Forecaster::Lstm.learn(&mut again, &long, 30.0 * DAY_S, DAILY, 7);
         let at = |learnt: &Learnt| Forecaster::Lstm.wanted(learnt, &long, 11.5 * DAY_S, DAILY).unwrap().to_bits();
         assert_eq!(at(&again), at(&learnt(&long)), "a network of later is not asked");
     }
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn only_a_network_learns() {
         let mut learnt = Learnt::default();
-        learnt.update(Forecaster::RollingMean, &mornings(40, Vec::new()), 30.0 * DAY_S, DAILY, 1);
+        Forecaster::RollingMean.learn(&mut learnt, &mornings(40, Vec::new()), 30.0 * DAY_S, DAILY, 1);
         assert_eq!(learnt, Learnt::default());
     }
 }

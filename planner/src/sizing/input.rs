@@ -2,6 +2,8 @@
 //! them: the controller about a job on one machine or on a cluster, or a JSON document (`gleaner plan size`). Out: a
 //! [`Sizing`]. Callers supply facts; ranking, margins, padding and power terms are decided here.
 
+use std::collections::BTreeMap;
+
 use gleaner_types::id::HostId;
 use gleaner_types::job::{Goal, PowerModels, Prices};
 use gleaner_types::units::{Bytes, CoreShare, Dollars, Fraction};
@@ -138,6 +140,8 @@ pub struct ClusterFacts<'a> {
     pub used: Vec<Offer>,
     /// Offers of free hosts.
     pub free: Vec<Offer>,
+    /// Finished tasks whose output hosts have and others still read; empty where there is no such output.
+    pub output: BTreeMap<HostId, u32>,
     /// Most volunteers.
     pub max_volunteers: Option<u32>,
     /// The I/O model, as far as there is one.
@@ -187,7 +191,7 @@ impl SizingInput {
     /// Of a job on a cluster.
     #[must_use]
     pub fn of_cluster(job: JobFacts, cluster: ClusterFacts<'_>) -> Self {
-        let (mut offers, replaced) = arranged(cluster.used, cluster.free, REPLACEMENT_THRESHOLD);
+        let (mut offers, replaced) = arranged(cluster.used, cluster.free, REPLACEMENT_THRESHOLD, &cluster.output);
         offers.truncate(cluster.max_volunteers.map_or(usize::MAX, |most| most as usize));
         let working = cluster.working.iter();
         let dedicated_slots: u32 = working.clone().map(|host| host.slots).sum();
@@ -331,6 +335,7 @@ mod tests {
             working: vec![DedicatedFacts { slots: 4, efficiency: 0.5 }],
             used: vec![offer("a", 1)],
             free: vec![offer("b", 2), offer("c", 4)],
+            output: BTreeMap::new(),
             max_volunteers: Some(2),
             curve,
             power: None,

@@ -4,10 +4,12 @@
 mod answer;
 mod checks;
 mod cloud;
+mod csv;
 mod question;
 
 pub use self::answer::{FillAnswer, LeaseHosts, Noticed, Preempted, Started};
 use self::cloud::Cloud;
+pub use self::csv::{InvalidLeases, leases_of_csv};
 pub use self::question::{
     FillNode, FillPolicy, FillQuestion, Lease, NoticeGiven, Record, RecordGap, RunningJob, WaitingJob,
 };

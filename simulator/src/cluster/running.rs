@@ -278,6 +278,8 @@ impl Running {
             slots_in_use,
             workers,
             unusable: std::collections::BTreeSet::new(),
+            leases: Vec::new(),
+            stages: gleaner_types::stages::Stages::NotTold,
         }
     }
 

@@ -41,7 +41,7 @@ pub(super) struct Slurm {
     daemons: Vec<Running>,
 }
 
-fn now_s() -> f64 {
+pub(super) fn now_s() -> f64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
@@ -189,6 +189,11 @@ impl Slurm {
         for user in ["daemon", "games", "nobody"] {
             self.ask("sacctmgr", &["-i", "add", "user", user, "account=users", "fairshare=1"]);
         }
+    }
+
+    /// Where tasks may write.
+    pub(super) fn out(&self) -> PathBuf {
+        self.folder.path().join("out")
     }
 
     pub(super) fn conf(&self) -> PathBuf {

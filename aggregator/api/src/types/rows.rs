@@ -39,6 +39,8 @@ fn nothing_but(host: HostId) -> HostView {
         host,
         connected: false,
         left: false,
+        silent: false,
+        revoked: false,
         incarnation: 0,
         facts,
         reported: None,

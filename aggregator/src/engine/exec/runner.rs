@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{EngineEnd, EngineProgress, WorkerProgress};
+use gleaner_types::stages::{Stages, StagesSeen};
 use gleaner_types::units::Fraction;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -53,6 +54,9 @@ enum ConversationEnd {
     Left,
 }
 
+/// Most stages of a job that are not over. Chosen: a hundred times what its model was tried with.
+const MOST_STAGES: usize = 1_024;
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProgressAnswer {
@@ -71,6 +75,8 @@ struct ProgressAnswer {
     task_deviation_s: Option<f64>,
     #[serde(default)]
     workers: BTreeMap<HostId, WorkerAnswer>,
+    #[serde(default)]
+    stages: Option<StagesSeen>,
     #[serde(default)]
     ended: Option<EndAnswer>,
 }
@@ -93,6 +99,30 @@ enum EndAnswer {
 
 fn invalid(message: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message.into())
+}
+
+/// Stages that can be right: models are made of them.
+fn checked_stages(seen: StagesSeen) -> io::Result<StagesSeen> {
+    if seen.stages.len() > MOST_STAGES {
+        return Err(invalid(format!("stages.stages: {}; at most {MOST_STAGES}", seen.stages.len())));
+    }
+    for (place, stage) in seen.stages.iter().enumerate() {
+        let wrong = |what: String| Err(invalid(format!("stages.stages[{place}].{what}")));
+        let before = place.checked_sub(1).map(|before| seen.stages[before].id);
+        if before.is_some_and(|before| stage.id <= before) {
+            return wrong(format!("id: is {}; each must be greater than the one before", stage.id));
+        }
+        if stage.done > stage.tasks {
+            return wrong(format!("done: is {}; it must be at most tasks, {}", stage.done, stage.tasks));
+        }
+        if stage.hosts.len() > MOST_HOSTS {
+            return wrong(format!("hosts: {}; at most {MOST_HOSTS}", stage.hosts.len()));
+        }
+        if let Some((host, own)) = stage.hosts.iter().find(|(_, own)| !(own.task_s >= 0.0 && own.task_s.is_finite())) {
+            return wrong(format!("hosts.{host}.task_s: is {}; it must be at least 0", own.task_s));
+        }
+    }
+    Ok(seen)
 }
 
 /// Reads an answer about progress.
@@ -130,6 +160,8 @@ fn parse_progress(answer: Value) -> io::Result<(EngineProgress, Option<EndAnswer
         slots_in_use: tasks_running,
         workers,
         unusable: std::collections::BTreeSet::new(),
+        leases: Vec::new(),
+        stages: answer.stages.map(checked_stages).transpose()?.map_or(Stages::NotTold, Stages::Known),
     };
     Ok((progress, answer.ended))
 }
@@ -492,6 +524,27 @@ mod tests {
         orders.send_modify(|orders| orders.cancelled = true);
         task.await.unwrap();
         assert!(std::fs::read_to_string(folder.path().join("asked")).unwrap().contains("cancel"));
+    }
+
+    #[test]
+    fn stages_that_a_program_tells_are_checked() {
+        let told = |stage: Value| parse_progress(json!({ "fraction_done": 0.5, "stages": { "stages": [stage] } }));
+        let stage = json!({ "tasks": 8, "done": 3, "shuffle_written": 1_000, "hosts": { "h1": { "ended": 3, "task_s": 9.5 } } });
+        let (progress, _) = told(stage).unwrap();
+        let Stages::Known(StagesSeen { stages, hands_over: None }) = progress.stages else {
+            panic!("{:?}", progress.stages)
+        };
+        assert_eq!((stages[0].tasks, stages[0].hosts.values().next().unwrap().ended), (8, 3));
+        let (silent, _) = parse_progress(json!({ "fraction_done": 0.5 })).unwrap();
+        assert_eq!(silent.stages, Stages::NotTold);
+        for (stage, why) in [
+            (json!({ "tasks": 8, "done": 9 }), "stages.stages[0].done: is 9; it must be at most tasks, 8"),
+            (json!({ "hosts": { "h1": { "task_s": -1.0 } } }), "stages.stages[0].hosts.h1.task_s: is -1"),
+            (json!({ "taks": 8 }), "unknown field `taks`"),
+        ] {
+            let said = told(stage).unwrap_err().to_string();
+            assert!(said.contains(why), "{said}");
+        }
     }
 
     proptest::proptest! {

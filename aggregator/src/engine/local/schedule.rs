@@ -220,6 +220,8 @@ impl Schedule {
             slots_in_use: slots.max(self.running),
             workers: std::collections::BTreeMap::new(),
             unusable: std::collections::BTreeSet::new(),
+            leases: Vec::new(),
+            stages: gleaner_types::stages::Stages::NotTold,
         }
     }
 }

@@ -3,17 +3,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gleaner_planner::pool::{InvalidShares, UserShares};
+use gleaner_planner::reservations::partition::Draining;
 use gleaner_types::id::HostId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::leases::Source;
 use super::tools::PROGRAMS;
 use crate::engine::interface::Problems;
 
+/// Time between two looks at a partition. Chosen.
+pub(super) const PERIOD: Duration = Duration::from_secs(2);
 /// Longest time that a queue may be empty, in seconds.
 const LONGEST_EMPTY_S: f64 = 366.0 * 86_400.0;
+/// Longest time before a lease at which its nodes can be empty, in seconds.
+const LONGEST_VACATE_S: f64 = 3_600.0;
 
 /// A partition of a Slurm cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,6 +40,15 @@ pub(super) struct SlurmOptions {
     /// What Slurm calls the nodes of hosts, where that is not the name of their agent.
     #[serde(default)]
     pub(super) nodes: BTreeMap<HostId, String>,
+    /// Users' leases of nodes, between which alone the partition has these; none without.
+    #[serde(default)]
+    pub(super) reservations: Option<Source>,
+    /// When a node gets no new tasks before a lease.
+    #[serde(default)]
+    pub(super) draining: Draining,
+    /// How long before a lease its nodes are to be empty, in seconds.
+    #[serde(default = "ten_seconds")]
+    pub(super) vacate_s: f64,
     /// Folder of Slurm's tools.
     #[serde(default = "usual_folder")]
     pub(super) tools: PathBuf,
@@ -54,6 +70,10 @@ pub(super) enum Order {
 
 const fn a_minute() -> f64 {
     60.0
+}
+
+const fn ten_seconds() -> f64 {
+    10.0
 }
 
 fn usual_folder() -> PathBuf {
@@ -102,6 +122,19 @@ pub(super) fn check(options: &Value, problems: &mut Problems) -> Option<SlurmOpt
     problems.check((1.0..=LONGEST_EMPTY_S).contains(&options.empty_s), || {
         format!("slurm.empty_s: is {:?}; it must be 1 to {LONGEST_EMPTY_S}", options.empty_s)
     });
+    problems.check((0.0..=LONGEST_VACATE_S).contains(&options.vacate_s), || {
+        format!("slurm.vacate_s: is {:?}; it must be 0 to {LONGEST_VACATE_S}", options.vacate_s)
+    });
+    if let Some(Source::Blazar(blazar)) = &options.reservations {
+        for problem in blazar.problems() {
+            problems.add(format!("slurm.reservations.blazar.{problem}"));
+        }
+    }
+    if let Some(Source::File(file)) = &options.reservations {
+        problems.check(file.is_absolute() && file.is_file(), || {
+            format!("slurm.reservations.file: {:?} is not an absolute path of a file", file.display())
+        });
+    }
     for problem in options.checked_users().err().into_iter().flatten() {
         problems.add(format!("slurm.weights: {problem}"));
     }

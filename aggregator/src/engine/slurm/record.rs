@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use gleaner_daemon::durable::{make_folders, replace};
 use gleaner_planner::queue::QueueAccount;
+use gleaner_planner::reservations::partition::TaskTimes;
 use gleaner_types::format::UnknownFormat;
 use gleaner_types::id::{HostId, JobId};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,21 @@ pub(super) struct KnownArray {
     /// Of these, how many are left.
     pub(super) left: u32,
     pub(super) ended: Ended,
+    /// The longest that one of its tasks was seen to run, in seconds, whether it ended or not; only where there are leases.
+    #[serde(default)]
+    pub(super) longest_s: f64,
+}
+
+impl KnownArray {
+    /// How long its tasks take: as those that have ended; before one has, as `usual`, and at least as long as one has run.
+    pub(super) fn times(&self, usual: Option<TaskTimes>) -> Option<TaskTimes> {
+        let least = (self.longest_s > 0.0).then_some(TaskTimes { ended: 0, mean_s: self.longest_s, deviation_s: 0.0 });
+        let longer = |usual: TaskTimes| match least {
+            Some(least) if least.mean_s > usual.likely_s() => least,
+            _ => TaskTimes { ended: 0, ..usual },
+        };
+        self.ended.times().or(usual.map(longer)).or(least)
+    }
 }
 
 /// Tasks that were seen to end.
@@ -75,6 +91,11 @@ impl Ended {
         (self.good > 0).then(|| self.seconds / f64::from(self.good))
     }
 
+    /// How long they took.
+    pub(super) fn times(self) -> Option<TaskTimes> {
+        Some(TaskTimes { ended: self.good, mean_s: self.mean_s()?, deviation_s: self.deviation_s()? })
+    }
+
     pub(super) fn deviation_s(self) -> Option<f64> {
         let mean_s = self.mean_s()?;
         Some((self.squares / f64::from(self.good) - mean_s * mean_s).max(0.0).sqrt())
@@ -100,6 +121,17 @@ pub(super) struct Record {
     pub(super) counted: BTreeSet<(u64, u32)>,
     /// The most that was said to be done.
     pub(super) fraction: f64,
+    /// What leases cost.
+    #[serde(default)]
+    pub(super) run_again: RunAgain,
+}
+
+/// Tasks that were run again for leases.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct RunAgain {
+    pub(super) tasks: u32,
+    /// CPU seconds that they had run.
+    pub(super) lost_cpu_s: f64,
 }
 
 /// What arrays that are gone come to.
@@ -182,6 +214,13 @@ impl Record {
         UnknownFormat::unless_within("record", 1..=FORMAT, format, software.as_deref())
             .map_err(|source| RecordError::Format { file: file.clone(), source })?;
         serde_json::from_slice(&text).map(Some).map_err(damaged)
+    }
+
+    /// All tasks that were seen to end.
+    pub(super) fn all_ended(&self) -> Ended {
+        let mut all = self.gone.ended;
+        self.arrays.values().for_each(|known| all.merge(known.ended));
+        all
     }
 
     /// The record with which a new job begins: with what arrays had before they were bound, and without what the last job

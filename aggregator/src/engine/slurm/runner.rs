@@ -11,15 +11,13 @@ use gleaner_types::job::EngineEnd;
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-use super::options::SlurmOptions;
+use super::options::{PERIOD, SlurmOptions};
 use super::session::Session;
 use super::tools::SlurmError;
 use crate::engine::interface::EngineReport;
 use crate::engine::runners::Orders;
 
-/// Time between two looks.
-const PERIOD: Duration = Duration::from_secs(2);
-/// Events about the same trouble are at least this far apart. (Both chosen.)
+/// Events about the same trouble are at least this far apart. Chosen.
 const SAY_AGAIN: Duration = Duration::from_secs(600);
 
 /// Runs one job.

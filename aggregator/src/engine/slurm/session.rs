@@ -8,15 +8,19 @@ use gleaner_daemon::durable::make_folders;
 use gleaner_planner::queue::{
     Array, Constraint, FeaturedNode, QueueAccount, Starts, Stuck, Turn, left_cpu_s, most_at_once, task_s, unusable,
 };
+use gleaner_planner::reservations::partition::WaitingTasks;
 use gleaner_types::id::{HostId, JobId, UserName};
 use gleaner_types::job::{EngineProgress, WorkerProgress};
 use gleaner_types::text::duration;
 use gleaner_types::units::Fraction;
 
-use super::nodes::{self, Node};
+use super::gaps::{Gaps, Reserved, run_again};
+use super::leases;
+use super::nodes::{self, Change, Node, Whose};
 use super::options::{Order, SlurmOptions};
 use super::queue::{self, How, Queue, QueuedArray};
 use super::record::{Ended, Gone, KnownArray, Record, RecordError};
+use super::running;
 use super::tools::{SlurmError, Tools};
 
 /// Time between two records of what only changes figures, in seconds.
@@ -57,6 +61,7 @@ pub(super) struct Session {
     recorded_s: f64,
     empty_since_s: Option<f64>,
     stuck: Stuck,
+    gaps: Option<Gaps>,
 }
 
 impl Session {
@@ -79,6 +84,7 @@ impl Session {
         make_folders(folder, 0o777).map_err(|source| RecordError::Folder { folder: folder.to_owned(), source })?;
         Ok(Self {
             tools: Tools::new(options.tools.clone(), options.conf.clone()),
+            gaps: Gaps::of(&options),
             options,
             dedicated: dedicated.iter().cloned().collect(),
             file,
@@ -101,13 +107,17 @@ impl Session {
         let arguments = ["-h", "-a", "-p", &partition, "-t", "all", "-o", queue::FORMAT];
         let queue = queue::parse(&self.tools.run("squeue", &arguments).await?)?;
         self.count(&queue);
+        let mut reserved = self.reserved(&queue, &nodes, now_s).await?;
         let hosts = self.record.hosts.len();
         self.record.hosts.extend(wanted.keys().cloned());
         if hosts < self.record.hosts.len() || now_s - self.recorded_s >= RECORD_EVERY_S {
             self.write().await;
             self.recorded_s = now_s;
         }
-        let mut trouble = self.set_nodes(wanted, &nodes).await;
+        // First no more may start there.
+        let set = self.set_nodes(wanted, &nodes, &reserved).await;
+        let again = self.run_again(&reserved).await;
+        let mut trouble = set.or(again).or(reserved.trouble.take());
         let departed = self.give_back_departed().await;
         trouble = trouble.or(departed);
         let bound = match self.options.order {
@@ -121,8 +131,9 @@ impl Session {
         if !is_empty {
             self.empty_since_s = None;
         }
-        let is_over = is_empty && now_s - since_s >= self.options.empty_s;
-        let progress = self.progress(&queue, &nodes, now_s, is_over);
+        // While a lease closes nodes somebody must be there to open them after it, and not before.
+        let is_over = is_empty && now_s - since_s >= self.options.empty_s && reserved.closed.is_empty();
+        let progress = self.progress(&queue, &nodes, reserved, now_s, is_over);
         Ok(Look { progress, is_over, trouble })
     }
 
@@ -194,40 +205,92 @@ impl Session {
 
     /// Mean wall time of all good tasks, in seconds; a second before there are any.
     fn mean_s(&self) -> f64 {
-        let all = self.record.arrays.values().map(|known| known.ended).chain([self.record.gone.ended]);
-        let (good, seconds) = all.fold((0, 0.0), |(good, sum), own| (good + own.good, sum + own.seconds));
-        if good > 0 { seconds / f64::from(good) } else { 1.0 }
+        self.record.all_ended().mean_s().unwrap_or(1.0)
     }
 
-    /// Resumes nodes of hosts that are wanted, and drains those of hosts that no longer are. What was drained for another
-    /// reason stays so.
-    async fn set_nodes(&mut self, wanted: &BTreeMap<HostId, u32>, nodes: &BTreeMap<String, Node>) -> Option<String> {
+    /// What users' leases mean now.
+    ///
+    /// # Errors
+    /// Slurm cannot be asked which tasks run where. Leases that cannot be read are no error but trouble.
+    async fn reserved(
+        &mut self,
+        queue: &Queue,
+        nodes: &BTreeMap<String, Node>,
+        now_s: f64,
+    ) -> Result<Reserved, SlurmError> {
+        let Some(gaps) = &mut self.gaps else { return Ok(Reserved::default()) };
+        let cpus = nodes.iter().map(|(name, node)| (name.as_str(), node.cpus)).collect();
+        let nodes = leases::Nodes { cpus, names: &self.options.nodes };
+        let unknown = gaps.read(&self.tools, &nodes, now_s).await;
+        let arguments = ["-h", "-a", "-p", &self.options.partition, "-t", running::STATES, "-o", running::FORMAT];
+        let tasks = running::parse(&self.tools.run("squeue", &arguments).await?)?;
+        for task in &tasks {
+            if let (Some(known), Some(began_s)) = (self.record.arrays.get_mut(&task.array), task.began_s) {
+                known.longest_s = known.longest_s.max(now_s - began_s as f64);
+            }
+        }
+        let usual = self.record.all_ended().times();
+        let waiting = queue.arrays.iter().filter(|(_, seen)| seen.startable > 0).filter_map(|(number, seen)| {
+            let times = self.record.arrays.get(number)?.times(usual);
+            Some(WaitingTasks { tasks: seen.startable, cpus: seen.cpus, times })
+        });
+        let waiting: Vec<WaitingTasks> = waiting.collect();
+        let times = |number| self.record.arrays.get(&number)?.ended.times();
+        let reserved = gaps.look(&nodes, &tasks, times, &waiting, now_s);
+        Ok(Reserved { trouble: unknown.or(reserved.trouble), ..reserved })
+    }
+
+    /// Runs tasks again that a lease takes the node of.
+    async fn run_again(&mut self, reserved: &Reserved) -> Option<String> {
+        if reserved.again.is_empty() {
+            return None;
+        }
+        if let Err(error) = run_again(&self.tools, &reserved.again).await {
+            return Some(error.to_string());
+        }
+        let tasks = u32::try_from(reserved.again.len()).unwrap_or(u32::MAX);
+        self.record.run_again.tasks = self.record.run_again.tasks.saturating_add(tasks);
+        self.record.run_again.lost_cpu_s += reserved.again.iter().map(|again| again.lost_cpu_s).sum::<f64>();
+        None
+    }
+
+    /// Resumes nodes of hosts that are wanted, and drains those of hosts that no longer are, and nodes for leases. What was drained
+    /// for another reason stays so.
+    async fn set_nodes(
+        &self,
+        wanted: &BTreeMap<HostId, u32>,
+        nodes: &BTreeMap<String, Node>,
+        reserved: &Reserved,
+    ) -> Option<String> {
         let mut trouble = None;
+        let mut hosts = BTreeMap::new();
         for host in &self.record.hosts {
             let name = self.options.node_of(host);
-            let is_wanted = wanted.contains_key(host);
-            let Some(node) = nodes.get(name) else {
-                if is_wanted {
-                    trouble.get_or_insert(format!("partition {} has no node {name}", self.options.partition));
-                }
-                continue;
+            if !nodes.contains_key(name) && wanted.contains_key(host) {
+                trouble.get_or_insert(format!("partition {} has no node {name}", self.options.partition));
+            }
+            hosts.insert(name, host);
+        }
+        for (name, node) in nodes {
+            let host = hosts.get(name.as_str()).copied();
+            let whose = match host {
+                Some(host) if wanted.contains_key(host) => Whose::Wanted,
+                Some(host) if !self.dedicated.contains(host) => Whose::Unwanted,
+                _ => Whose::Slurms,
             };
-            let change = match (is_wanted, node.drains) {
-                (true, true) if node.is_ours => "State=RESUME",
-                (true, true) => {
+            let (state, reason) = match nodes::change(node, whose, reserved.closed.get(name), reserved.is_unknown) {
+                Change::None => continue,
+                Change::Foreign => {
                     trouble.get_or_insert(format!("node {name} was drained by somebody else"));
                     continue;
                 }
-                // What is down, or whatever else, is somebody's or Slurm's business until it is up.
-                (false, false) if node.is_up && !self.dedicated.contains(host) => "State=DRAIN",
-                _ => continue,
+                Change::Resume => ("State=RESUME", None),
+                Change::Drain(reason) => ("State=DRAIN", Some(format!("Reason={reason}"))),
             };
-            tracing::info!(node = name, state = node.state, change, "a node of Slurm is changed");
-            let (node, reason) = (format!("NodeName={name}"), format!("Reason={}", nodes::REASON));
-            let mut arguments = vec!["update", &node, change];
-            if change == "State=DRAIN" {
-                arguments.push(&reason);
-            }
+            tracing::info!(node = name, was = node.state, state, reason, "a node of Slurm is changed");
+            let node = format!("NodeName={name}");
+            let mut arguments = vec!["update", &node, state];
+            arguments.extend(reason.as_deref());
             if let Err(error) = self.tools.run("scontrol", &arguments).await {
                 trouble.get_or_insert(error.to_string());
                 if !error.is_answer() {
@@ -353,7 +416,14 @@ impl Session {
         trouble
     }
 
-    fn progress(&self, queue: &Queue, nodes: &BTreeMap<String, Node>, now_s: f64, is_over: bool) -> EngineProgress {
+    fn progress(
+        &self,
+        queue: &Queue,
+        nodes: &BTreeMap<String, Node>,
+        reserved: Reserved,
+        now_s: f64,
+        is_over: bool,
+    ) -> EngineProgress {
         let mean_s = self.mean_s();
         let (mut all, mut done) = (self.record.gone.work, self.record.gone.work);
         let (mut tasks, mut left, mut running) = (self.record.gone.tasks, 0_u32, 0_usize);
@@ -384,18 +454,22 @@ impl Session {
             tasks_total: tasks,
             tasks_done: ended.good,
             tasks_failed: ended.bad,
-            tasks_retried: 0,
+            tasks_retried: self.record.run_again.tasks,
             tasks_running: u32::try_from(running).unwrap_or(u32::MAX),
             mean_task_s: ended.mean_s(),
             task_deviation_s: ended.deviation_s(),
             slots_in_use: workers.values().fold(0, |sum, worker| sum.saturating_add(worker.tasks_running)),
             workers,
-            unusable: self.unusable(queue, nodes),
+            unusable: self.unusable(queue, nodes, &reserved.away),
+            leases: reserved.shown,
+            stages: gleaner_types::stages::Stages::NotTold,
         }
     }
 
-    /// Interactive hosts whose nodes nothing in the queue can use, by the features that arrays ask for.
-    fn unusable(&self, queue: &Queue, nodes: &BTreeMap<String, Node>) -> BTreeSet<HostId> {
+    /// Interactive hosts whose nodes nothing in the queue can use: somebody has them, or arrays ask for other features.
+    fn unusable(&self, queue: &Queue, nodes: &BTreeMap<String, Node>, away: &BTreeSet<String>) -> BTreeSet<HostId> {
+        let interactive = |host: &HostId| !self.dedicated.contains(host);
+        let away = away.iter().filter_map(|node| self.options.host_of(node)).filter(interactive);
         let mut asked: Vec<&Constraint> = Vec::new();
         for seen in queue.arrays.values().filter(|seen| seen.startable > 0) {
             if !asked.contains(&&seen.constraint) {
@@ -403,11 +477,11 @@ impl Session {
             }
         }
         if asked.contains(&&Constraint::Any) {
-            return BTreeSet::new();
+            return away.collect();
         }
         let featured = featured(nodes);
         let hosts = unusable(&featured, &asked).into_iter().filter_map(|node| self.options.host_of(node));
-        hosts.filter(|host| !self.dedicated.contains(host)).collect()
+        away.chain(hosts.filter(interactive)).collect()
     }
 
     /// Keeps what was said to be done: it never becomes less.
@@ -457,7 +531,8 @@ impl Session {
         failure.map_or(Ok(()), Err)
     }
 
-    /// The job is over: arrays are given back what they had, and the nodes of interactive hosts drain.
+    /// The job is over: arrays are given back what they had, the nodes of interactive hosts drain, and others are resumed that were drained
+    /// for leases.
     ///
     /// # Errors
     /// Slurm cannot be asked, or an array could not be changed; call it again.
@@ -465,8 +540,8 @@ impl Session {
         let given_back = self.give_back().await;
         let arguments = ["-h", "-N", "-p", &self.options.partition.clone(), "-o", nodes::FORMAT];
         let nodes = nodes::parse(&self.tools.run("sinfo", &arguments).await?)?;
-        if let Some(trouble) = self.set_nodes(&BTreeMap::new(), &nodes).await {
-            tracing::warn!(trouble, "a node was not drained");
+        if let Some(trouble) = self.set_nodes(&BTreeMap::new(), &nodes, &Reserved::default()).await {
+            tracing::warn!(trouble, "a node was not changed");
         }
         given_back
     }

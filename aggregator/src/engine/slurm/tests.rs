@@ -10,6 +10,8 @@ use super::options::SlurmOptions;
 use super::session::{Look, Session};
 use super::*;
 
+mod gaps;
+
 /// A cluster of files in a folder.
 struct Fake(tempfile::TempDir);
 
@@ -18,12 +20,12 @@ impl Fake {
         let fake = Self(tempfile::tempdir().unwrap());
         let folder = fake.0.path().display();
         for (name, script) in [
-            ("squeue", format!("cat {folder}/queue")),
+            ("squeue", format!("case \"$*\" in *R,CF,S*) cat {folder}/running;; *) cat {folder}/queue;; esac")),
             ("sinfo", format!("cat {folder}/nodes")),
             (
                 "scontrol",
                 format!(
-                    "[ -e {folder}/broken ] && {{ echo 'slurm_load: Unable to contact' >&2; exit 1; }}\necho \"$*\" >> {folder}/told"
+                    "[ \"$1\" = show ] && exec cat {folder}/reservations\n[ -e {folder}/broken ] && {{ echo 'slurm_load: Unable to contact' >&2; exit 1; }}\necho \"$*\" >> {folder}/told"
                 ),
             ),
         ] {
@@ -86,7 +88,7 @@ const TWO: &str = "1|0-19|PD|alice|1|N/A|N/A|0||None|(null)\n2|0-9%3|PD|bob|1|N/
 fn every_wrong_option_is_named() {
     let options = json!({
         "partition": "a,b", "empty_s": 0.0, "weights": { "bob": 0.0, "a/eve": 1.0 }, "nodes": { "h1": "-x", "h2": "n", "h3": "n" },
-        "tools": "bin", "conf": "slurm.conf",
+        "tools": "bin", "conf": "slurm.conf", "vacate_s": -1.0, "reservations": { "file": "leases.csv" },
     });
     let mut problems = Problems::default();
     options::check(&options, &mut problems);
@@ -100,6 +102,8 @@ fn every_wrong_option_is_named() {
         "slurm.nodes.h3: \"n\" is another host's too",
         "slurm.tools: there is no bin/squeue",
         "slurm.conf: \"slurm.conf\" is not an absolute path",
+        "slurm.vacate_s: is -1.0; it must be 0 to 3600",
+        "slurm.reservations.file: \"leases.csv\" is not an absolute path of a file",
     ] {
         assert!(said.contains(part), "{part}\nnot in\n{said}");
     }

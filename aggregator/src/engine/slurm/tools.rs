@@ -70,7 +70,8 @@ impl SlurmError {
     pub(super) fn is_of_nothing(&self) -> bool {
         let Self::Refused { said, .. } = self else { return false };
         let gone = ["Invalid job id specified", "Job has already finished", "already completing or completed"];
-        gone.iter().any(|gone| said.contains(gone))
+        // Of several jobs there is a line each.
+        said.lines().filter(|line| !line.trim().is_empty()).all(|line| gone.iter().any(|gone| line.contains(gone)))
     }
 
     /// Slurm answered. Otherwise the next call would have to wait as long.

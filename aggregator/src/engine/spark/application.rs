@@ -3,11 +3,14 @@
 
 use std::time::{Duration, Instant};
 
+use gleaner_types::error::chain;
+
 use super::error::{ApplicationId, DEFAULT_TIME_LIMIT, ErrorKind, SparkError};
-use super::http::Server;
+use super::http::{Deadline, Server};
 use super::json::{Document, Field};
 use super::master::{ApplicationState, SparkMaster, parse_id};
 use super::progress::{ExecutorRow, JobRow, JobStatus, Observation, SparkProgress, StageRow, TaskRow, Tracker};
+use super::stages::{SeenStages, StageBook, parse_attempts, parse_hands_over};
 
 /// Most elements of any list in an answer. Chosen: `spark.ui.retainedJobs` and `…Stages` are 1,000 by default.
 const MOST: usize = 20_000;
@@ -22,6 +25,9 @@ pub(super) struct SparkApplication {
     server: Server,
     id: ApplicationId,
     tracker: Tracker,
+    book: StageBook,
+    /// Its stages at the last poll, or why they are not known.
+    stages: Result<SeenStages, String>,
 }
 
 /// What a poll of an application showed.
@@ -70,7 +76,9 @@ impl SparkApplication {
         id: ApplicationId,
         time_limit: Duration,
     ) -> Result<Self, SparkError> {
-        Ok(Self { server: Server::new(driver_ui_url, time_limit)?, id, tracker: Tracker::default() })
+        let server = Server::new(driver_ui_url, time_limit)?;
+        let stages = Err("the driver was not asked yet".to_owned());
+        Ok(Self { server, id, tracker: Tracker::default(), book: StageBook::default(), stages })
     }
 
     /// Which application the driver at `driver_ui_url` runs, if it is called `name`. Another driver may have been
@@ -107,8 +115,16 @@ impl SparkApplication {
     /// [`SparkError`] of the driver if the master does not say that it is over. What was observed before stays. For a
     /// moment that is normal, also of kind [`ErrorKind::Absent`]: the driver's pages go before the master is told.
     pub(super) fn poll(&mut self, master: &SparkMaster, now: Instant) -> Result<Poll, SparkError> {
-        let error = match self.observe() {
-            Ok(seen) => return Ok(Poll::Running(self.tracker.step(now, seen))),
+        let deadline = self.server.deadline();
+        let error = match self.observe(deadline) {
+            Ok(seen) => {
+                let problem = self.ask_for_stages(&seen, now, deadline).err().map(|error| chain(&error));
+                self.book.answered(problem);
+                let (jobs, stages, executors) = (seen.jobs.clone(), seen.stages.clone(), seen.executors.clone());
+                let progress = self.tracker.step(now, seen);
+                self.stages = self.book.stages(&jobs, &stages, &executors, self.tracker.running());
+                return Ok(Poll::Running(progress));
+            }
             Err(error) => error,
         };
         let state = master
@@ -126,8 +142,32 @@ impl SparkApplication {
         Ok(Poll::Ended { end, progress: self.tracker.end(end == ApplicationEnd::Finished) })
     }
 
-    fn observe(&self) -> Result<Observation, SparkError> {
-        let deadline = self.server.deadline();
+    /// Its stages at the last poll, or why they are not known.
+    pub(super) const fn stages(&self) -> &Result<SeenStages, String> {
+        &self.stages
+    }
+
+    /// What its executors did of its stages, which progress does not need.
+    fn ask_for_stages(&mut self, seen: &Observation, now: Instant, deadline: Deadline) -> Result<(), SparkError> {
+        let ask = |path: &str| self.server.json(&format!("/api/v1/applications/{}/{path}", self.id), deadline);
+        if self.book.hands_over.is_none() {
+            self.book.hands_over = Some(parse_hands_over(&ask("environment")?)?);
+        }
+        for id in self.book.due(&seen.jobs, &seen.stages, now) {
+            // Of its tasks none: there are none of that status.
+            let attempts = match ask(&format!("stages/{id}?details=true&taskStatus=unknown")) {
+                Ok(document) => parse_attempts(&document)?,
+                // It never ran, or the driver has forgotten it.
+                Err(error) if error.kind() == ErrorKind::Absent => Vec::new(),
+                Err(error) => return Err(error),
+            };
+            let listed = seen.stages.iter().any(|stage| stage.id == id);
+            self.book.take(id, listed, attempts, now);
+        }
+        Ok(())
+    }
+
+    fn observe(&self, deadline: Deadline) -> Result<Observation, SparkError> {
         let ask = |path: &str| self.server.json(&format!("/api/v1/applications/{}/{path}", self.id), deadline);
         let jobs = parse_jobs(&ask("jobs")?)?;
         // Stages that are over carry long texts and are not needed.
@@ -202,7 +242,8 @@ pub(super) fn parse_tasks(document: &Document, stage: (u32, u32)) -> Result<Vec<
         }
         // Not there until the driver has heard of the task once more.
         let elapsed_ms = task.get("duration").counter().unwrap_or(0);
-        tasks.push(TaskRow { id: task.get("taskId").number()?, stage, elapsed_ms });
+        let executor = task.get("executorId").text()?.to_owned();
+        tasks.push(TaskRow { id: task.get("taskId").number()?, stage, executor, elapsed_ms });
     }
     Ok(tasks)
 }

@@ -50,6 +50,18 @@ impl<'a> Field<'a> {
         }))
     }
 
+    /// The members of an object of at most `most`, with their names.
+    pub(super) fn entries(&self, most: usize) -> Result<impl Iterator<Item = (&'a str, Self)> + use<'a>, SparkError> {
+        let object = self.value.and_then(Value::as_object).ok_or_else(|| self.malformed("an object"))?;
+        if object.len() > most || object.keys().any(|name| !(1..=256).contains(&name.len())) {
+            return Err(self.malformed("an object of bearable size"));
+        }
+        let (url, path) = (self.url, self.path.clone());
+        Ok(object.iter().map(move |(name, value)| {
+            (name.as_str(), Self { url, path: format!("{path}.{name}"), value: Some(value) })
+        }))
+    }
+
     pub(super) fn flag(&self) -> Result<bool, SparkError> {
         self.value.and_then(Value::as_bool).ok_or_else(|| self.malformed("true or false"))
     }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use gleaner_types::job::EngineProgress;
+use gleaner_types::stages::Stages;
 use gleaner_types::units::Fraction;
 
 /// A running task counts at most this much, however long it takes. As engine `local` does.
@@ -71,6 +72,8 @@ pub(super) struct StageRow {
 pub(super) struct TaskRow {
     pub(super) id: u64,
     pub(super) stage: (u32, u32),
+    /// The executor that runs it.
+    pub(super) executor: String,
     /// By the driver's last update, which may be long ago.
     pub(super) elapsed_ms: u64,
 }
@@ -86,6 +89,15 @@ pub(super) struct ExecutorRow {
     pub(super) failed: u32,
     /// Wall time of its ended tasks.
     pub(super) task_ms: u64,
+}
+
+/// A running task and how far it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct RunningTask {
+    pub(super) stage: u32,
+    pub(super) executor: String,
+    /// Part that is done, by the mean of its stage; 0 while that is not known.
+    pub(super) part: f64,
 }
 
 /// How far an application is.
@@ -146,6 +158,8 @@ impl SparkProgress {
             slots_in_use: self.cores,
             workers: BTreeMap::new(),
             unusable: std::collections::BTreeSet::new(),
+            leases: Vec::new(),
+            stages: Stages::NotTold,
         }
     }
 }
@@ -181,6 +195,8 @@ pub(super) struct Tracker {
     forgotten_executors: BTreeMap<String, HostWork>,
     /// When running tasks were first observed, and how long they had been running then.
     running: BTreeMap<u64, (Instant, u64)>,
+    /// The same at the last poll, with how far they are.
+    parts: Vec<RunningTask>,
     last: Option<SparkProgress>,
 }
 
@@ -250,6 +266,11 @@ impl Tracker {
         progress
     }
 
+    /// Tasks that ran at the last poll, as far as they were listed.
+    pub(super) fn running(&self) -> &[RunningTask] {
+        &self.parts
+    }
+
     /// Jobs that had failed at the last poll.
     pub(super) fn jobs_failed(&self) -> u32 {
         self.last.as_ref().map_or(0, |last| last.jobs_failed)
@@ -295,15 +316,19 @@ impl Tracker {
             .map(|task| (task.id, self.running.get(&task.id).copied().unwrap_or((now, task.elapsed_ms))))
             .collect();
         self.running = running;
+        self.parts.clear();
         let mut sum = 0.0;
         for stage in stages.iter().filter(|stage| stage.running) {
-            let Some(mean_s) = stage.mean_task_s().or(mean_task_s).filter(|mean_s| *mean_s > 0.0) else { continue };
+            let mean_s = stage.mean_task_s().or(mean_task_s).filter(|mean_s| *mean_s > 0.0);
             let (mut listed, mut done) = (0_u32, 0.0);
             for task in tasks.iter().filter(|task| task.stage == (stage.id, stage.attempt)) {
                 let (first_seen, had_ms) = self.running.get(&task.id).copied().unwrap_or((now, task.elapsed_ms));
                 let since_s = now.saturating_duration_since(first_seen).as_secs_f64() + had_ms as f64 / 1e3;
+                let elapsed_s = since_s.max(task.elapsed_ms as f64 / 1e3);
+                let part = mean_s.map_or(0.0, |mean_s| (elapsed_s / mean_s).min(MOST_OF_RUNNING));
+                self.parts.push(RunningTask { stage: stage.id, executor: task.executor.clone(), part });
                 listed += 1;
-                done += (since_s.max(task.elapsed_ms as f64 / 1e3) / mean_s).min(MOST_OF_RUNNING);
+                done += part;
             }
             if listed > 0 {
                 let per_task = done / f64::from(listed);
@@ -345,7 +370,7 @@ impl ExecutorRow {
 
 impl StageRow {
     /// Tasks still to do if so many results were lost with executors, whatever stage they were of.
-    fn left(&self, results_lost: u32) -> u32 {
+    pub(super) fn left(&self, results_lost: u32) -> u32 {
         let repeated = self.runs_completed.saturating_sub(self.completed);
         let missing = self.runs_failed.min(results_lost).saturating_sub(repeated).min(self.completed);
         self.tasks.saturating_sub(self.completed).saturating_add(missing)

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use gleaner_types::error::chain;
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{EngineEnd, EngineProgress, WorkerProgress};
+use gleaner_types::stages::{Stage, Stages, StagesSeen};
 use gleaner_types::units::Fraction;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::{mpsc, watch};
@@ -26,6 +27,7 @@ use super::master::{Decommission, SparkMaster};
 use super::options::SparkOptions;
 use super::progress::SparkProgress;
 use super::record::{DriverProcess, Record, RecordError};
+use super::stages::StageOfHosts;
 use crate::engine::interface::EngineReport;
 use crate::engine::runners::Orders;
 use gleaner_daemon::process;
@@ -395,7 +397,21 @@ impl Session {
             let done = Fraction::clamped(f64::from(work.tasks_done) / all);
             Some((host.clone(), WorkerProgress { tasks_running, done }))
         });
-        EngineProgress { workers: workers.collect(), ..observed.engine_progress() }
+        EngineProgress { workers: workers.collect(), stages: self.stages(), ..observed.engine_progress() }
+    }
+
+    /// The application's stages, by the hosts that ever had slots.
+    fn stages(&self) -> Stages {
+        let Some(application) = &self.application else { return Stages::NotTold };
+        let seen = match application.stages() {
+            Ok(seen) => seen,
+            Err(reason) => return Stages::Unknown { reason: reason.clone() },
+        };
+        let stage = |(stage, named): &StageOfHosts| {
+            let own = |host: &HostId| Some((host.clone(), *named.get(self.options.worker_of(host))?));
+            Stage { hosts: self.hosts.iter().filter_map(own).collect(), ..stage.clone() }
+        };
+        Stages::Known(StagesSeen { stages: seen.stages.iter().map(stage).collect(), hands_over: seen.hands_over })
     }
 
     /// Stops the application for good.

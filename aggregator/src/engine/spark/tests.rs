@@ -15,6 +15,7 @@ use super::error::{ApplicationId, ErrorKind};
 use super::json::Document;
 use super::master::{ApplicationState, Decommission, SparkMaster, parse_applications};
 use super::progress::{ExecutorRow, JobRow, JobStatus, Observation, StageRow, TaskRow, Tracker};
+use super::stages::{parse_attempts, parse_hands_over};
 use super::*;
 
 const MASTER: &str = include_str!("fixtures/master.json");
@@ -22,6 +23,8 @@ const JOBS: &str = include_str!("fixtures/jobs.json");
 const STAGES: &str = include_str!("fixtures/stages.json");
 const TASKS: &str = include_str!("fixtures/tasks.json");
 const EXECUTORS: &str = include_str!("fixtures/executors.json");
+const ATTEMPTS: &str = include_str!("fixtures/attempts.json");
+const ENVIRONMENT: &str = include_str!("fixtures/environment.json");
 
 fn document(root: Value) -> Document {
     Document::new("http://here".to_owned(), root)
@@ -32,7 +35,7 @@ fn fixture(text: &str) -> Document {
 }
 
 /// Every reader of answers, by what it makes of one; `None` is an error.
-fn read_all(root: &Value) -> [Option<usize>; 5] {
+fn read_all(root: &Value) -> [Option<usize>; 7] {
     let of = |root: &Value| document(root.clone());
     [
         parse_applications(&of(root)).ok().map(|applications| applications.len()),
@@ -40,6 +43,8 @@ fn read_all(root: &Value) -> [Option<usize>; 5] {
         parse_stages(&of(root)).ok().map(|rows| rows.len()),
         parse_tasks(&of(root), (0, 0)).ok().map(|rows| rows.len()),
         parse_executors(&of(root)).ok().map(|rows| rows.len()),
+        parse_attempts(&of(root)).ok().map(|rows| rows.len()),
+        parse_hands_over(&of(root)).ok().map(usize::from),
     ]
 }
 
@@ -61,7 +66,7 @@ fn a_drivers_answers_are_read() {
     assert_eq!(stages[1], StageRow { running: true, ..stage(0, 0, 40, 3, 2, 8504) });
     assert_eq!((stages[0].id, stages[0].running, stages[0].tasks), (1, false, 4));
     let tasks = parse_tasks(&fixture(TASKS), (0, 0)).unwrap();
-    assert_eq!(tasks[0], TaskRow { id: 4, stage: (0, 0), elapsed_ms: 8 });
+    assert_eq!(tasks[0], TaskRow { id: 4, stage: (0, 0), executor: "0".into(), elapsed_ms: 8 });
     let executors = parse_executors(&fixture(EXECUTORS)).unwrap();
     assert_eq!(executors.len(), 2, "without the driver: {executors:?}");
     assert_eq!((executors[0].host.as_str(), executors[0].completed, executors[0].task_ms), ("127.0.0.2", 1, 4698));
@@ -166,7 +171,7 @@ prop_compose! {
                 StageRow { id, attempt, running, tasks, active_tasks, completed, runs_completed, runs_failed, run_time_ms }
             }).collect(),
             tasks: tasks.into_iter().map(|(id, stage, attempt, elapsed_ms)|
-                TaskRow { id, stage: (stage, attempt), elapsed_ms }).collect(),
+                TaskRow { id, stage: (stage, attempt), executor: (id % 5).to_string(), elapsed_ms }).collect(),
             executors: executors.into_iter().map(|(id, host, active, [cores, active_tasks, completed, failed], task_ms)|
                 ExecutorRow { id: id.to_string(), host: format!("h{host}"), active, cores, active_tasks, completed,
                     failed, task_ms }).collect(),
@@ -181,8 +186,8 @@ proptest! {
     }
 
     #[test]
-    fn no_change_of_a_real_answer_makes_a_reader_panic(which in 0_usize..5, pick in 0_usize..120, value in any_json()) {
-        let mut root: Value = serde_json::from_str([MASTER, JOBS, STAGES, TASKS, EXECUTORS][which]).unwrap();
+    fn no_change_of_a_real_answer_makes_a_reader_panic(which in 0_usize..7, pick in 0_usize..120, value in any_json()) {
+        let mut root: Value = serde_json::from_str([MASTER, JOBS, STAGES, TASKS, EXECUTORS, ATTEMPTS, ENVIRONMENT][which]).unwrap();
         replace(&mut root, &mut pick.clone(), &value);
         read_all(&root);
     }
@@ -233,8 +238,8 @@ fn running_tasks_count_in_part() {
         jobs: vec![job(JobStatus::Running, 12, 4)],
         stages: vec![stage(0, 0, 10, 2, 4, 8_000), stage(1, 0, 2, 0, 0, 0)],
         tasks: vec![
-            TaskRow { id: 7, stage: (0, 0), elapsed_ms: 500 },
-            TaskRow { id: 8, stage: (0, 0), elapsed_ms: 60_000 },
+            TaskRow { id: 7, stage: (0, 0), executor: "0".into(), elapsed_ms: 500 },
+            TaskRow { id: 8, stage: (0, 0), executor: "1".into(), elapsed_ms: 60_000 },
         ],
         executors: vec![executor("0", "a", 3, 6_000), executor("1", "b", 1, 2_600)],
     };
@@ -437,6 +442,8 @@ fn fixture_answer(request: &str) -> Option<Vec<u8>> {
         "stages" => STAGES,
         "stages/0/0/taskList" => TASKS,
         "allexecutors" => EXECUTORS,
+        "environment" => ENVIRONMENT,
+        "stages/0" => ATTEMPTS,
         other => panic!("{other}"),
     };
     Some(http("200 OK", body))

@@ -72,6 +72,7 @@ fn snapshot(hosts: Vec<HostView>) -> News {
             hosts_connected: 2,
             jobs_active: 1,
             all_held: None,
+            held_ahead: Vec::new(),
             leadership: None,
             event_log_error: None,
             state_error: None,

@@ -1,10 +1,11 @@
 //! What a job on a cluster has and has learned: its volunteers, those that drain, and its models. In: choices, losses,
 //! refusals, progress, a second's observation. Out: who works for it. Called by the job; its life is in `cluster/life.rs`,
-//! its sizing in `cluster/evaluation.rs`.
+//! its sizing in `cluster/evaluation.rs`, with what its stages say in `cluster/staged.rs`.
 
 mod evaluation;
 mod life;
 mod observed;
+mod staged;
 
 pub(super) use evaluation::Deciders;
 

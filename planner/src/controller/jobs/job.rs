@@ -10,6 +10,7 @@ use gleaner_types::job::{
     Bound, Candidate, ClusterSpec, Decision, EngineAction, Goal, JobPhase, JobSpec, JobStatus, SlotSpec, Workers,
 };
 use gleaner_types::report::HostReport;
+use gleaner_types::stages::StageOpinion;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Dollars};
 use serde::{Deserialize, Serialize};
@@ -355,7 +356,8 @@ impl Job {
     ) {
         self.status.decisions += 1;
         self.status.volunteers = choice.size;
-        let estimate = now.after(seconds(choice.chosen.completion_s));
+        let by_stages_s = choice.by_stages().map(|own| own.completion_s);
+        let estimate = now.after(seconds(by_stages_s.unwrap_or(choice.chosen.completion_s)));
         // What it lends comes back in time for it to be done as under fair sharing.
         let lent = self.status.share.as_ref().filter(|_| choice.bound == Bound::Share);
         let fairly = lent.and_then(|share| share.fair_completion);
@@ -363,7 +365,8 @@ impl Job {
         let lends_all = self.dedicated_at_work() < self.dedicated();
         let estimate = fairly.map_or(estimate, |fairly| if lends_all { fairly } else { fairly.min(estimate) });
         let in_time = fairly.zip(self.status.deadline).is_some_and(|(fairly, deadline)| fairly <= deadline);
-        let meets_goal = choice.chosen.meets_goal || in_time;
+        let late_by_stages = matches!(&choice.stages, Some(StageOpinion::Predicted(found)) if !found.meets_goal);
+        let meets_goal = choice.chosen.meets_goal && !late_by_stages || in_time;
         self.status.completion_estimate = Some(estimate);
         let decision = Decision {
             job: self.status.spec.id.clone(),
@@ -392,6 +395,7 @@ impl Job {
             candidates: choice.candidates,
             considered: choice.considered,
             bound: choice.bound,
+            stages: choice.stages,
         };
         let news = self.decision.as_ref().is_none_or(|last| last.size != decision.size || last.bound != decision.bound);
         if news {

@@ -27,7 +27,7 @@ pub(super) enum NotNow {
     Taken { job: JobId, host: HostId },
     #[error("host {0} is not known yet")]
     UnknownHost(HostId),
-    #[error("host {host} cannot run it: {why}")]
+    #[error("host {host} cannot run it yet: {why}")]
     Unusable { host: HostId, why: Unusable },
     /// Its tasks are started as processes in there.
     #[error(

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use gleaner_types::job::{ClusterSpec, DedicatedHost, WorkerProgress};
+use gleaner_types::stages::{DecidedBy, Stage, StageOnHost, StageOpinion, Stages, StagesSeen};
 
 use super::*;
 
@@ -30,6 +31,8 @@ struct Room {
     capped: BTreeMap<HostId, f64>,
     /// Hosts that no task of any job can use.
     unusable: BTreeSet<HostId>,
+    /// What the engine tells of every job's stages.
+    stages: Stages,
 }
 
 impl Room {
@@ -43,6 +46,7 @@ impl Room {
             slots: BTreeMap::new(),
             capped: BTreeMap::new(),
             unusable: BTreeSet::new(),
+            stages: Stages::NotTold,
         };
         for id in room.hosts.clone() {
             room.send(Input::HostJoined { host: id, incarnation: 1, facts: Box::new(facts(true)) });
@@ -93,6 +97,7 @@ impl Room {
             let mut progress = progress(self.done, running);
             (progress.tasks_total, progress.tasks_done) = (10_000, self.tasks_done);
             progress.unusable.clone_from(&self.unusable);
+            progress.stages.clone_from(&self.stages);
             let worker = |slots: u32| WorkerProgress { tasks_running: slots, done: Fraction::clamped(0.01) };
             progress.workers = slots.into_iter().map(|(host, slots)| (host, worker(slots))).collect();
             if self.draining {
@@ -121,6 +126,45 @@ impl Room {
 }
 
 const SIX: [&str; 6] = ["d1", "d2", "i1", "i2", "i3", "i4"];
+
+/// Finished tasks of a first stage on hosts, and a second stage that reads their output.
+fn two_stages(done: &[(&str, u32)]) -> Stages {
+    let own = |(name, done): &(&str, u32)| {
+        let on_host = StageOnHost { done: *done, ended: *done, task_s: f64::from(*done), ..StageOnHost::default() };
+        (host(name), on_host)
+    };
+    let (sum, mib) = (done.iter().map(|(_, done)| done).sum(), Bytes::from_mib(1));
+    let hosts = done.iter().map(own).collect();
+    let first = Stage { tasks: 100, done: sum, runs: sum, shuffle_written: mib, hosts, ..Stage::default() };
+    let stages = vec![first, Stage { id: 1, tasks: 8, ..Stage::default() }];
+    Stages::Known(StagesSeen { stages, hands_over: Some(false) })
+}
+
+/// Hosts whose output is still read are given back last, and what the model of the stages says is on record.
+#[test]
+fn the_stages_of_a_job_say_which_hosts_are_given_back_last() {
+    let mut room = Room::new(&SIX);
+    room.submit_sized(cluster("j", &["d1", "d2"]), 4);
+    room.seconds(25);
+    assert_eq!(room.volunteers("j").len(), 4);
+    room.stages = two_stages(&[("d1", 10), ("i1", 1), ("i3", 9), ("i4", 5)]);
+    let id = JobId::new("j").unwrap();
+    let opinion = |room: &Room| room.bench.controller.last_decision(&id).unwrap().stages.clone();
+    room.seconds(11);
+    let Some(StageOpinion::Predicted(found)) = opinion(&room) else { panic!("{:?}", opinion(&room)) };
+    assert_eq!((found.decided_by, found.rate_size), (DecidedBy::Rate, 4));
+    assert_eq!((found.of(4).unwrap().again, found.of(2).unwrap().again, found.of(0).unwrap().again), (0, 1, 15));
+    room.bench.sizes.0.insert("j".to_owned(), 2);
+    room.seconds(11);
+    assert_eq!(room.volunteers("j"), BTreeSet::from(["i3", "i4"]));
+    room.stages = Stages::Unknown { reason: "no answer".to_owned() };
+    room.seconds(11);
+    assert_eq!(opinion(&room), Some(StageOpinion::Unknown { reason: "no answer".to_owned() }));
+    assert_eq!(room.volunteers("j").len(), 2, "the rate decides alone");
+    room.stages = Stages::NotTold;
+    room.seconds(11);
+    assert_eq!(opinion(&room), None);
+}
 
 /// Hosts that no task can use are not taken, and given back when the last task that could is gone.
 #[test]

@@ -96,6 +96,8 @@ impl Batch {
             slots_in_use,
             workers,
             unusable: std::collections::BTreeSet::new(),
+            leases: Vec::new(),
+            stages: gleaner_types::stages::Stages::NotTold,
         };
         if self.done >= self.work {
             self.end_reported = true;

@@ -53,7 +53,7 @@ impl Job {
         let lent = self.lent_offers(others, capacity);
         let all = free.iter().cloned().chain(lent).collect();
         let input = self.cluster_input(all, capacity, settings, now)?;
-        let choice = self.choose_size(&input, capacity, deciders.policy);
+        let choice = self.choose_size(&input, capacity, deciders.policy, now);
         let wanted = choice.size;
         let number = self.cluster()?.number?;
         let news = deciders.pool.claim(number, self.claim(wanted)?);
@@ -87,7 +87,13 @@ impl Job {
     }
 
     /// The size it should have if all hosts it could have were its own.
-    fn choose_size(&mut self, input: &SizingInput, capacity: Capacity<'_>, policy: &mut dyn SizingPolicy) -> Choice {
+    fn choose_size(
+        &mut self,
+        input: &SizingInput,
+        capacity: Capacity<'_>,
+        policy: &mut dyn SizingPolicy,
+        now: Timestamp,
+    ) -> Choice {
         let sizing = input.sizing();
         let capacity_of =
             |id: &HostId| capacity.host(id).map_or(CoreShare::ZERO, |host| CoreShare::from_cores(host.facts().cores));
@@ -101,7 +107,10 @@ impl Job {
             capacity_of: &capacity_of,
         });
         let choice = sizing.kept_as_wanted(choice, cluster.wanted);
-        cluster.wanted = choice.size;
+        let choice = self.with_stages(&sizing, choice, capacity, now);
+        if let Some(cluster) = self.cluster_mut() {
+            cluster.wanted = choice.size;
+        }
         choice
     }
 
@@ -162,6 +171,7 @@ impl Job {
             working: known().filter(|host| host.is_connected()).map(working).collect(),
             used: cluster.volunteers.keys().filter_map(|id| self.offer(id, capacity)).collect(),
             free,
+            output: self.output(),
             max_volunteers: spec.max_volunteers,
             curve: curve.or_else(|| IoCurve::constant(means.potential, means.actual, means.disk)),
             power,

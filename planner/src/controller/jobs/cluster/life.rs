@@ -3,6 +3,7 @@
 //! jobs. A change of the pool between two evaluations changes no size: a volunteer that is lost is replaced by the best
 //! free one, and a new decision waits for the next evaluation (RHIC §4.2, "deferment").
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use gleaner_types::id::HostId;
@@ -217,12 +218,14 @@ impl Job {
         self.count_volunteers(now);
     }
 
-    /// Keeps so many volunteers; the others drain: first those that a job which has fewer than it may can use, then the worst.
+    /// Keeps so many volunteers; the others drain: first those that a job which has fewer than it may can use, then the worst, and those
+    /// whose output is still read last.
     pub(super) fn give_back_to(&mut self, target: usize, others: Others<'_>, capacity: Capacity<'_>, now: Timestamp) {
         let Some(cluster) = self.cluster().filter(|cluster| cluster.volunteers.len() > target) else { return };
         let awaited = |id: &HostId| others.short().any(|job| job.offer(id, capacity).is_some());
         let mut used = ranked(cluster.volunteers.keys().filter_map(|id| self.offer(id, capacity)).collect());
-        used.sort_by_key(|offer| awaited(&offer.host));
+        let output = self.output();
+        used.sort_by_key(|offer| (awaited(&offer.host), Reverse(output.get(&offer.host).copied())));
         let kept: BTreeSet<HostId> = used.into_iter().take(target).map(|offer| offer.host).collect();
         if let Some(cluster) = self.cluster_mut() {
             let surplus = cluster.volunteers.keys().filter(|id| !kept.contains(*id)).cloned().collect();

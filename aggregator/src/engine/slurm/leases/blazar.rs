@@ -1,0 +1,518 @@
+//! Users' leases of hosts from OpenStack's reservation service, Blazar (its REST API, version 1). In: its address, a token. Out: leases that name
+//! nodes, or why they are not known. Called by [`super`].
+//!
+//! A lease does not say which hosts it has: the allocations do, by the lease's identifier. So three lists are asked for, the leases last: one
+//! that an allocation names and the list has not makes all of them unknown, until the next look.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gleaner_planner::reservations::partition::NodeLease;
+use gleaner_types::id::ReservationId;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use time::PrimitiveDateTime;
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
+
+use crate::http::{self, TlsError};
+
+/// Longest answer, in bytes. Chosen: a thousand hosts with a hundred leases each are a third of it.
+const LONGEST: u64 = 64 << 20;
+/// For each of the three questions.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Longest token and address, in bytes.
+const LONGEST_TOKEN: usize = 16 << 10;
+const LONGEST_URL: usize = 2_048;
+/// How Blazar writes a time, always in UTC: its answers with a `T` and parts of seconds, its documentation with a blank and without seconds.
+const TIMES: [&[BorrowedFormatItem<'_>]; 3] = [
+    format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond]"),
+    format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]"),
+    format_description!("[year]-[month]-[day] [hour]:[minute]"),
+];
+
+/// Where Blazar is, and how it is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Blazar {
+    /// Address of its API, with the version: `https://cloud.example:1234/v1`.
+    pub(crate) url: String,
+    /// A file with a token of Keystone for a user who may list allocations: by Blazar's own policy an administrator. It is read anew each time.
+    pub(crate) token_file: PathBuf,
+    /// Certificates of the authorities that Blazar's is believed by; for `https`.
+    #[serde(default)]
+    pub(crate) ca: Option<PathBuf>,
+    /// Slurm's names of nodes that are called otherwise in OpenStack (`hypervisor_hostname`).
+    #[serde(default)]
+    pub(crate) nodes: BTreeMap<String, String>,
+}
+
+/// Why Blazar's leases are not known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BlazarError {
+    /// The token cannot be read.
+    #[error("failed to read {}", file.display())]
+    Token {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// It is none.
+    #[error("{}: holds no token: it must be one line of printable ASCII characters", file.display())]
+    NoToken {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// No answer.
+    #[error("no answer of Blazar to {call}")]
+    Unreachable {
+        /// What was asked.
+        call: &'static str,
+        /// Why not.
+        source: Box<ureq::Error>,
+    },
+    /// It refuses.
+    #[error("Blazar answers {call} with status {status}{}", hint(*status))]
+    Refused {
+        /// What was asked.
+        call: &'static str,
+        /// The answer's status.
+        status: u16,
+    },
+    /// The answer is not what it should be.
+    #[error("Blazar's answer to {call} cannot be read")]
+    NotJson {
+        /// What was asked.
+        call: &'static str,
+        /// The line and the field.
+        source: serde_json::Error,
+    },
+    /// A value in it cannot be right.
+    #[error("Blazar's answer to {call}: {what}")]
+    Wrong {
+        /// What was asked.
+        call: &'static str,
+        /// The field, its value and the rule.
+        what: String,
+    },
+}
+
+/// What to do about a status.
+fn hint(status: u16) -> &'static str {
+    match status {
+        401 => "; the token is not valid any more: put a new one into token_file",
+        403 => "; the token's user may not: it takes an administrator, or a policy for blazar:os-hosts:get_allocations",
+        404 => "; the address must end with the version, as in https://cloud.example:1234/v1",
+        _ => "",
+    }
+}
+
+const HOSTS: &str = "/os-hosts";
+const ALLOCATIONS: &str = "/os-hosts/allocations";
+const LEASES: &str = "/leases";
+
+/// An identifier: newer versions write some as numbers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(untagged)]
+enum Id {
+    Number(u64),
+    Text(String),
+}
+
+impl Id {
+    fn text(&self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Hosts {
+    hosts: Vec<Host>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Host {
+    id: Id,
+    hypervisor_hostname: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Allocations {
+    allocations: Vec<Allocation>,
+}
+
+/// A host with what is reserved of it.
+#[derive(Debug, Deserialize)]
+struct Allocation {
+    resource_id: Id,
+    reservations: Vec<Reserved>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Reserved {
+    lease_id: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Leases {
+    leases: Vec<Lease>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lease {
+    id: String,
+    name: String,
+    start_date: String,
+    end_date: String,
+    status: Option<String>,
+}
+
+impl Blazar {
+    /// What is wrong with what a file says of it, field by field.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let host = self.url.strip_prefix("https://").or_else(|| self.url.strip_prefix("http://"));
+        let host = host.and_then(|rest| rest.split('/').next()).unwrap_or_default();
+        let odd = self.url.len() > LONGEST_URL
+            || host.is_empty()
+            || host.contains('@')
+            || self.url.contains(['?', '#'])
+            || !self.url.bytes().all(|byte| byte.is_ascii_graphic())
+            || self.url.parse::<ureq::http::Uri>().is_err();
+        if odd {
+            problems.push("url: must be https://HOST:PORT/v1, or http, without a user, `?` and `#`".to_owned());
+        }
+        match (&self.ca, self.url.starts_with("https://")) {
+            (None, true) => problems.push("ca: is missing; https takes a file of certificates".to_owned()),
+            (Some(_), false) => problems.push("ca: is of no use without https".to_owned()),
+            _ => {}
+        }
+        for (field, file) in [("token_file", Some(&self.token_file)), ("ca", self.ca.as_ref())] {
+            if let Some(file) = file.filter(|file| !file.is_absolute()) {
+                problems.push(format!("{field}: {:?} is not an absolute path", file.display()));
+            }
+        }
+        problems
+    }
+
+    /// Asks for the leases. It waits for answers.
+    ///
+    /// # Errors
+    /// [`BlazarError`].
+    pub(super) fn read(&self) -> Result<Vec<NodeLease>, BlazarError> {
+        let token = self.token()?;
+        let tls = self.ca.as_deref().map(|ca| http::TlsFiles { ca: ca.to_owned(), client: None }.load()).transpose()?;
+        let client = http::client(tls);
+        let get = |call: &'static str| {
+            let unreachable = |source| BlazarError::Unreachable { call, source: Box::new(source) };
+            let url = format!("{}{call}", self.url.trim_end_matches('/'));
+            let headers = [("X-Auth-Token", token.as_str()), ("Accept", "application/json")];
+            let mut answer = http::get_with(&client, &url, &headers, TIME_LIMIT).map_err(unreachable)?;
+            match answer.status().as_u16() {
+                200 => http::body(&mut answer, LONGEST).map_err(unreachable),
+                status => Err(BlazarError::Refused { call, status }),
+            }
+        };
+        // In this order: see above.
+        self.leases(&get(HOSTS)?, &get(ALLOCATIONS)?, &get(LEASES)?)
+    }
+
+    fn token(&self) -> Result<String, BlazarError> {
+        let file = || self.token_file.clone();
+        let text = read_short(&self.token_file).map_err(|source| BlazarError::Token { file: file(), source })?;
+        let token = text.trim();
+        let usable = (1..=LONGEST_TOKEN).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic());
+        if usable { Ok(token.to_owned()) } else { Err(BlazarError::NoToken { file: file() }) }
+    }
+
+    /// The leases in three answers.
+    fn leases(&self, hosts: &[u8], allocations: &[u8], leases: &[u8]) -> Result<Vec<NodeLease>, BlazarError> {
+        let Hosts { hosts } = parsed(HOSTS, hosts)?;
+        let Allocations { allocations } = parsed(ALLOCATIONS, allocations)?;
+        let Leases { leases } = parsed(LEASES, leases)?;
+        let mut host_of: BTreeMap<String, String> = BTreeMap::new();
+        for (place, host) in hosts.into_iter().enumerate() {
+            let id = host.id.text();
+            let what = format!("hosts[{place}].id: {:?} is another host's too", short(&id));
+            if host_of.insert(id, host.hypervisor_hostname).is_some() {
+                return Err(BlazarError::Wrong { call: HOSTS, what });
+            }
+        }
+        let mut nodes_of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (place, allocation) in allocations.into_iter().enumerate() {
+            let id = allocation.resource_id.text();
+            let Some(host) = host_of.get(&id) else {
+                let what = format!("allocations[{place}].resource_id: {:?} is no host of the list", short(&id));
+                return Err(BlazarError::Wrong { call: ALLOCATIONS, what });
+            };
+            let node = self.nodes.get(host).unwrap_or(host);
+            for reserved in allocation.reservations {
+                nodes_of.entry(reserved.lease_id).or_default().insert(node.clone());
+            }
+        }
+        let mut named: BTreeMap<&str, u32> = BTreeMap::new();
+        leases.iter().for_each(|lease| *named.entry(lease.name.as_str()).or_default() += 1);
+        let mut found = Vec::new();
+        for (place, lease) in leases.iter().enumerate() {
+            let Some(nodes) = nodes_of.remove(&lease.id) else { continue };
+            if lease.status.as_deref() == Some("TERMINATED") {
+                continue;
+            }
+            let wrong = |what: String| BlazarError::Wrong { call: LEASES, what: format!("leases[{place}].{what}") };
+            let at = |field: &str, text: &str| {
+                seconds(text).ok_or_else(|| wrong(format!("{field}: {:?} is no time", short(text))))
+            };
+            let (start_s, end_s) = (at("start_date", &lease.start_date)?, at("end_date", &lease.end_date)?);
+            if end_s <= start_s {
+                let (end, start) = (short(&lease.end_date), short(&lease.start_date));
+                return Err(wrong(format!("end_date: {end:?} is not after {start:?}")));
+            }
+            // Names need not be anything, or anybody's alone.
+            let own = Some(&lease.name).filter(|name| named[name.as_str()] == 1);
+            let lease = own.and_then(|name| ReservationId::new(name.as_str()).ok()).map_or_else(
+                || ReservationId::new(lease.id.as_str()).map_err(|error| wrong(format!("id: {error}"))),
+                Ok,
+            )?;
+            found.push(NodeLease { lease, nodes, start_s, end_s });
+        }
+        match nodes_of.keys().next() {
+            Some(lease) => {
+                let what = format!("lease_id: {:?} is no lease of the list", short(lease));
+                Err(BlazarError::Wrong { call: ALLOCATIONS, what })
+            }
+            None => Ok(found),
+        }
+    }
+}
+
+/// So much of a text as a message may have.
+fn short(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+/// A file that should be short.
+fn read_short(file: &Path) -> std::io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(file)?.take(LONGEST_TOKEN as u64 + 2).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn parsed<T: DeserializeOwned>(call: &'static str, answer: &[u8]) -> Result<T, BlazarError> {
+    serde_json::from_slice(answer).map_err(|source| BlazarError::NotJson { call, source })
+}
+
+/// Seconds since 1970 of a time as Blazar writes it; `None` for what is none, or before.
+fn seconds(text: &str) -> Option<f64> {
+    let time = TIMES.iter().find_map(|format| PrimitiveDateTime::parse(text, format).ok())?;
+    let seconds = time.assume_utc().unix_timestamp_nanos() as f64 / 1e9;
+    (seconds >= 0.0).then_some(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// After the examples of Blazar's API reference: answers have many more fields.
+    const HOST_LIST: &str = r#"{"hosts": [
+        {"id": "1", "hypervisor_hostname": "n1", "hypervisor_type": "QEMU", "vcpus": 4, "reservable": true, "trust_id": null},
+        {"id": "2", "hypervisor_hostname": "4b1c6a1e-uuid-of-ironic", "vcpus": 4, "node_type": "compute_haswell"},
+        {"id": 3, "hypervisor_hostname": "n3"}]}"#;
+    const ALLOCATION_LIST: &str = r#"{"allocations": [
+        {"resource_id": "1", "reservations": [
+            {"id": "r1", "lease_id": "l1", "start_date": "2026-11-26T20:00:00.000000", "end_date": "2026-11-26T22:00:00.000000"},
+            {"id": "r2", "lease_id": "l2"}]},
+        {"resource_id": "2", "reservations": [{"id": "r1", "lease_id": "l1"}, {"id": "r3", "lease_id": "l3"}]},
+        {"resource_id": 3, "reservations": []}]}"#;
+    const LEASE_LIST: &str = r#"{"leases": [
+        {"id": "l1", "name": "course", "start_date": "2026-11-26T20:00:00.000000", "end_date": "2026-11-26T22:00:00.500000",
+         "status": "PENDING", "degraded": false, "reservations": [{"id": "r1", "resource_type": "physical:host"}], "events": []},
+        {"id": "l2", "name": "twice", "start_date": "2026-11-27 08:30", "end_date": "2026-11-27 09:30", "status": "PENDING"},
+        {"id": "l3", "name": "over", "start_date": "2026-11-25T08:30:00", "end_date": "2026-11-25T09:30:00", "status": "TERMINATED"},
+        {"id": "l4", "name": "twice", "start_date": "never", "end_date": "", "status": "ERROR"}]}"#;
+
+    fn blazar() -> Blazar {
+        Blazar {
+            url: "http://127.0.0.1:1/v1".into(),
+            token_file: "/nowhere".into(),
+            ca: None,
+            nodes: [("4b1c6a1e-uuid-of-ironic".to_owned(), "n2".to_owned())].into(),
+        }
+    }
+
+    fn read(hosts: &str, allocations: &str, leases: &str) -> Result<Vec<NodeLease>, String> {
+        let read = blazar().leases(hosts.as_bytes(), allocations.as_bytes(), leases.as_bytes());
+        read.map_err(|error| gleaner_types::error::chain(&error))
+    }
+
+    #[test]
+    fn leases_have_the_hosts_of_their_allocations() {
+        let leases = read(HOST_LIST, ALLOCATION_LIST, LEASE_LIST).unwrap();
+        let shown: Vec<(&str, Vec<&str>, f64, f64)> = leases
+            .iter()
+            .map(|own| (own.lease.as_str(), own.nodes.iter().map(String::as_str).collect(), own.start_s, own.end_s))
+            .collect();
+        let begin_s = 1_795_723_200.0;
+        assert_eq!(
+            shown,
+            [
+                ("course", vec!["n1", "n2"], begin_s, begin_s + 7_200.5),
+                ("l2", vec!["n1"], begin_s + 45_000.0, begin_s + 48_600.0)
+            ],
+            "what is over has no hosts, one without hosts is nobody's, and a name of two leases says nothing"
+        );
+    }
+
+    #[test]
+    fn answers_that_cannot_be_right_make_all_unknown() {
+        for (hosts, allocations, leases, why) in [
+            (&HOST_LIST[..200], ALLOCATION_LIST, LEASE_LIST, "/os-hosts cannot be read: EOF"),
+            ("{}", ALLOCATION_LIST, LEASE_LIST, "missing field `hosts`"),
+            (HOST_LIST, r#"{"allocations": null}"#, LEASE_LIST, "/os-hosts/allocations cannot be read"),
+            (
+                &HOST_LIST.replace("\"id\": \"2\"", "\"id\": \"9\""),
+                ALLOCATION_LIST,
+                LEASE_LIST,
+                "allocations[1].resource_id: \"2\" is no host of the list",
+            ),
+            (HOST_LIST, ALLOCATION_LIST, &LEASE_LIST.replace("\"l2\"", "\"l9\""), "\"l2\" is no lease of the list"),
+            (
+                HOST_LIST,
+                ALLOCATION_LIST,
+                &LEASE_LIST.replace("2026-11-27 08:30", "2026-11-27 25:30"),
+                "leases[1].start_date: \"2026-11-27 25:30\" is no time",
+            ),
+            (
+                HOST_LIST,
+                ALLOCATION_LIST,
+                &LEASE_LIST.replace("2026-11-27 09:30", "2026-11-27 08:30"),
+                "leases[1].end_date: \"2026-11-27 08:30\" is not after",
+            ),
+            (
+                HOST_LIST,
+                ALLOCATION_LIST,
+                &LEASE_LIST.replace("2026-11-27 08:30", "1826-11-27 08:30"),
+                "leases[1].start_date: \"1826",
+            ),
+        ] {
+            let said = read(hosts, allocations, leases).unwrap_err();
+            assert!(said.contains(why), "{why} not in {said}");
+        }
+    }
+
+    #[test]
+    fn options_are_checked_by_name() {
+        assert_eq!(blazar().problems(), [] as [&str; 0]);
+        let with = |change: fn(&mut Blazar)| {
+            let mut blazar = blazar();
+            change(&mut blazar);
+            blazar.problems().join("; ")
+        };
+        assert!(with(|own| own.url = "cloud/v1".into()).starts_with("url: must be"));
+        assert!(with(|own| own.url = "http://me:secret@cloud/v1".into()).starts_with("url: must be"));
+        assert!(with(|own| own.url = "https://cloud/v1".into()).starts_with("ca: is missing"));
+        assert!(with(|own| own.ca = Some("/ca".into())).starts_with("ca: is of no use"));
+        assert!(
+            with(|own| own.token_file = "token".into()).starts_with("token_file: \"token\" is not an absolute path")
+        );
+    }
+
+    /// Takes a request and answers it; gives the request's head, nothing where there was none.
+    fn answer(stream: &mut (impl Read + Write), status: u16, body: &str) -> String {
+        let lines = BufReader::new(&mut *stream).lines().map_while(Result::ok);
+        let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+        _ = stream.write_all(answer.as_bytes());
+        head.join("\n")
+    }
+
+    /// Answers one request after the other on loopback; gives the heads of requests.
+    fn serve(answers: Vec<(u16, &'static str)>) -> (String, std::thread::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let one = |(status, body)| answer(&mut listener.accept().unwrap().0, status, body);
+            answers.into_iter().map(one).collect()
+        });
+        (url, server)
+    }
+
+    #[test]
+    fn its_certificate_must_be_of_the_authority() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let (token_file, good, bad) =
+            (folder.path().join("token"), folder.path().join("ca"), folder.path().join("other"));
+        std::fs::write(&token_file, "token").unwrap();
+        std::fs::write(&good, own.cert.pem()).unwrap();
+        std::fs::write(&bad, other.cert.pem()).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
+        let config = rustls::ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![own.cert.der().clone()], key)
+            .unwrap();
+        let config = std::sync::Arc::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://{}/v1", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            // The first connection ends with the client's refusal.
+            for body in ["", HOST_LIST, ALLOCATION_LIST, LEASE_LIST] {
+                let session = rustls::ServerConnection::new(config.clone()).unwrap();
+                let mut stream = rustls::StreamOwned::new(session, listener.accept().unwrap().0);
+                answer(&mut stream, 200, body);
+                stream.conn.send_close_notify();
+                _ = stream.flush();
+            }
+        });
+        let asking = |ca: &Path| Blazar {
+            url: url.clone(),
+            token_file: token_file.clone(),
+            ca: Some(ca.to_owned()),
+            ..blazar()
+        };
+        assert_eq!(asking(&good).problems(), [] as [&str; 0]);
+        assert!(matches!(asking(&bad).read(), Err(BlazarError::Unreachable { .. })));
+        assert_eq!(asking(&good).read().unwrap().len(), 2);
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn it_is_asked_with_the_token_of_the_file_and_its_refusals_say_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let token_file = folder.path().join("token");
+        let asking = |url: String| Blazar { url, token_file: token_file.clone(), ..blazar() };
+        assert!(asking("http://127.0.0.1:1/v1".into()).read().unwrap_err().to_string().starts_with("failed to read"));
+        std::fs::write(&token_file, "two\nlines\n").unwrap();
+        assert!(asking("http://127.0.0.1:1/v1".into()).read().unwrap_err().to_string().contains("holds no token"));
+        std::fs::write(&token_file, "gAAAA-secret\n").unwrap();
+        let (url, server) = serve(vec![(200, HOST_LIST), (200, ALLOCATION_LIST), (200, LEASE_LIST)]);
+        assert_eq!(asking(url).read().unwrap().len(), 2);
+        let heads = server.join().unwrap();
+        for (head, path) in heads.iter().zip(["/v1/os-hosts ", "/v1/os-hosts/allocations ", "/v1/leases "]) {
+            assert!(head.starts_with(&format!("GET {path}")), "{head}");
+            assert!(head.to_lowercase().contains("x-auth-token: gaaaa-secret"), "{head}");
+        }
+        for (status, why) in [(401, "put a new one into token_file"), (403, "administrator"), (500, "status 500")] {
+            let (url, server) = serve(vec![(status, "{}")]);
+            let said = asking(url).read().unwrap_err().to_string();
+            assert!(said.contains(why) && !said.contains("secret"), "{said}");
+            server.join().unwrap();
+        }
+        assert!(matches!(asking("http://127.0.0.1:1/v1".into()).read(), Err(BlazarError::Unreachable { .. })));
+    }
+}

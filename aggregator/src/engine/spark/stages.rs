@@ -1,0 +1,249 @@
+//! The stages of an application, with what its executors did of each. Pure: the time is given. In: answers of its driver.
+//! Out: stages as the planner reads them, by Spark's names of hosts. Called by `application`; the runner knows the hosts.
+//!
+//! Spark does not say which stage reads the output of which. Its numbers rise from parents to children, so the stages of a
+//! job count as a chain in that order, and the output of one that is over as read until a later one that reads output is
+//! over too. Output on an executor that is gone was handed over or is to be made again; then the stage is tried again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use gleaner_types::stages::{Stage, StageOnHost};
+use gleaner_types::units::{Bytes, Fraction};
+
+use super::error::SparkError;
+use super::json::{Document, Field};
+use super::progress::{ExecutorRow, JobRow, JobStatus, RunningTask, StageRow};
+
+/// Most attempts of a stage, and executors of an attempt. Chosen.
+const MOST: usize = 20_000;
+/// Time after which a running stage is asked for again. Chosen: the driver looks at all of its tasks for an answer.
+const PERIOD: Duration = Duration::from_secs(3);
+/// Stages asked for in a poll. Chosen.
+const MOST_ASKED: usize = 4;
+/// Stages that are over, of those just before the first that is not, that are asked for. Chosen.
+const MOST_OVER: usize = 16;
+/// Settings without which an executor that leaves takes its output with it.
+const HAND_OVER: [&str; 3] = [
+    "spark.decommission.enabled",
+    "spark.storage.decommission.enabled",
+    "spark.storage.decommission.shuffleBlocks.enabled",
+];
+
+/// One attempt of a stage. A later one has only the tasks that are to be done again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Attempt {
+    pub(super) is_complete: bool,
+    pub(super) tasks: u32,
+    /// Runs that ended well.
+    pub(super) runs: u32,
+    pub(super) input_bytes: u64,
+    pub(super) read_bytes: u64,
+    pub(super) written_bytes: u64,
+    pub(super) executors: Vec<OnExecutor>,
+}
+
+/// What one executor did of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OnExecutor {
+    pub(super) id: String,
+    pub(super) succeeded: u32,
+    /// Runs that ended, well or not.
+    pub(super) ended: u32,
+    /// Their wall time.
+    pub(super) task_ms: u64,
+}
+
+/// The attempts of one stage.
+pub(super) fn parse_attempts(document: &Document) -> Result<Vec<Attempt>, SparkError> {
+    document.root().items(MOST)?.map(|attempt| parse_attempt(&attempt)).collect()
+}
+
+fn parse_attempt(attempt: &Field<'_>) -> Result<Attempt, SparkError> {
+    let parse = |(id, own): (&str, Field<'_>)| {
+        let ended: [u32; 3] = [
+            own.get("succeededTasks").counter()?,
+            own.get("failedTasks").counter()?,
+            own.get("killedTasks").counter()?,
+        ];
+        Ok(OnExecutor {
+            id: id.to_owned(),
+            succeeded: ended[0],
+            ended: ended.into_iter().fold(0, u32::saturating_add),
+            task_ms: own.get("taskTime").counter()?,
+        })
+    };
+    let executors = attempt.get("executorSummary").entries(MOST)?.map(parse).collect::<Result<_, _>>()?;
+    Ok(Attempt {
+        is_complete: attempt.get("status").text()? == "COMPLETE",
+        tasks: attempt.get("numTasks").counter()?,
+        runs: attempt.get("numCompleteTasks").counter()?,
+        input_bytes: attempt.get("inputBytes").counter()?,
+        read_bytes: attempt.get("shuffleReadBytes").counter()?,
+        written_bytes: attempt.get("shuffleWriteBytes").counter()?,
+        executors,
+    })
+}
+
+/// Whether executors that are let go hand their output over, by the application's settings.
+pub(super) fn parse_hands_over(document: &Document) -> Result<bool, SparkError> {
+    let mut on = BTreeSet::new();
+    for setting in document.root().get("sparkProperties").items(MOST)? {
+        let mut pair = setting.items(2)?;
+        let (Some(name), Some(value)) = (pair.next(), pair.next()) else {
+            return Err(setting.malformed("a name and a value"));
+        };
+        // Other settings may hold any text.
+        let name = name.text().unwrap_or_default();
+        if HAND_OVER.contains(&name) && value.text()?.eq_ignore_ascii_case("true") {
+            on.insert(name.to_owned());
+        }
+    }
+    Ok(on.len() == HAND_OVER.len())
+}
+
+/// A stage, and what hosts did of it by the names that Spark has for them.
+pub(super) type StageOfHosts = (Stage, BTreeMap<String, StageOnHost>);
+
+/// What is known of an application's stages.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct SeenStages {
+    pub(super) stages: Vec<StageOfHosts>,
+    pub(super) hands_over: Option<bool>,
+}
+
+/// Answers about stages so far.
+#[derive(Debug, Default)]
+pub(super) struct StageBook {
+    pub(super) hands_over: Option<bool>,
+    seen: BTreeMap<u32, Seen>,
+    /// Why the last question was not answered.
+    problem: Option<String>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    attempts: Vec<Attempt>,
+    asked: Instant,
+    /// It was over when it was asked for.
+    is_over: bool,
+}
+
+impl StageBook {
+    /// The stages to ask for now.
+    pub(super) fn due(&mut self, jobs: &[JobRow], stages: &[StageRow], now: Instant) -> Vec<u32> {
+        let own = of_running_jobs(jobs);
+        self.seen.retain(|id, _| own.contains(id));
+        let listed: BTreeMap<u32, bool> = stages.iter().map(|stage| (stage.id, stage.running)).collect();
+        let is_due = |id: &u32, is_over: bool| {
+            self.seen.get(id).is_none_or(|seen| seen.is_over != is_over || !is_over && now >= seen.asked + PERIOD)
+        };
+        let first = listed.keys().next().copied().unwrap_or(u32::MAX);
+        let over = own.range(..first).rev().take(MOST_OVER).filter(|id| is_due(id, true));
+        let running = listed.iter().filter(|(id, running)| **running && is_due(id, false)).map(|(id, _)| id);
+        running.chain(over).copied().take(MOST_ASKED).collect()
+    }
+
+    /// Takes an answer about a stage; `listed` is whether it was among those that run or wait.
+    pub(super) fn take(&mut self, id: u32, listed: bool, attempts: Vec<Attempt>, now: Instant) {
+        self.seen.insert(id, Seen { attempts, asked: now, is_over: !listed });
+    }
+
+    /// Whether all that was asked for in a poll was answered.
+    pub(super) fn answered(&mut self, problem: Option<String>) {
+        self.problem = problem;
+    }
+
+    /// The stages that are not over, and those whose output they may read.
+    ///
+    /// # Errors
+    /// Why they are not known.
+    pub(super) fn stages(
+        &self,
+        jobs: &[JobRow],
+        stages: &[StageRow],
+        executors: &[ExecutorRow],
+        running: &[RunningTask],
+    ) -> Result<SeenStages, String> {
+        if let Some(problem) = &self.problem {
+            return Err(problem.clone());
+        }
+        let hosts: BTreeMap<&str, &ExecutorRow> = executors.iter().map(|own| (own.id.as_str(), own)).collect();
+        let results_lost =
+            executors.iter().filter(|own| !own.active).fold(0, |sum: u32, own| sum.saturating_add(own.completed));
+        // The last attempt of a stage says what is left of it.
+        let listed: BTreeMap<(u32, u32), &StageRow> = stages.iter().map(|row| ((row.id, row.attempt), row)).collect();
+        let listed: BTreeMap<u32, &StageRow> = listed.into_iter().map(|((id, _), row)| (id, row)).collect();
+        let (mut all, mut over) = (Vec::new(), Vec::new());
+        for id in of_running_jobs(jobs) {
+            let attempts = self.seen.get(&id).map_or(&[][..], |seen| &seen.attempts);
+            let most = attempts.iter().map(|attempt| attempt.tasks).max();
+            let Some(row) = listed.get(&id) else {
+                if attempts.last().is_some_and(|last| last.is_complete) {
+                    let tasks = most.unwrap_or(0);
+                    over.push(whole(id, tasks, tasks, attempts, &hosts, running));
+                }
+                continue;
+            };
+            let tasks = most.unwrap_or(0).max(row.tasks);
+            let done = tasks.saturating_sub(row.left(results_lost));
+            all.push(whole(id, tasks, done, attempts, &hosts, running));
+        }
+        let last_over = all.last().map_or(0, |(stage, _)| stage.id);
+        let reader = over.iter().filter(|(stage, _)| stage.shuffle_read > Bytes::ZERO).map(|(stage, _)| stage.id).max();
+        over.retain(|(stage, _)| {
+            let is_read = reader.is_none_or(|reader| stage.id >= reader);
+            is_read && stage.id < last_over && stage.shuffle_written > Bytes::ZERO
+        });
+        over.append(&mut all);
+        over.sort_by_key(|(stage, _)| stage.id);
+        Ok(SeenStages { stages: over, hands_over: self.hands_over })
+    }
+}
+
+fn of_running_jobs(jobs: &[JobRow]) -> BTreeSet<u32> {
+    let running = jobs.iter().filter(|job| job.status == JobStatus::Running);
+    running.flat_map(|job| &job.stages).copied().collect()
+}
+
+/// All attempts of a stage together.
+fn whole(
+    id: u32,
+    tasks: u32,
+    done: u32,
+    attempts: &[Attempt],
+    executors: &BTreeMap<&str, &ExecutorRow>,
+    running: &[RunningTask],
+) -> StageOfHosts {
+    let mut hosts: BTreeMap<String, StageOnHost> = BTreeMap::new();
+    for own in attempts.iter().flat_map(|attempt| &attempt.executors) {
+        // What an executor that is gone did is with another, or lost.
+        let Some(executor) = executors.get(own.id.as_str()).filter(|executor| executor.active) else { continue };
+        let host = hosts.entry(executor.host.clone()).or_default();
+        host.done = host.done.saturating_add(own.succeeded);
+        host.ended = host.ended.saturating_add(own.ended);
+        host.task_s += own.task_ms as f64 / 1e3;
+    }
+    for task in running.iter().filter(|task| task.stage == id) {
+        let Some(executor) = executors.get(task.executor.as_str()) else { continue };
+        let host = hosts.entry(executor.host.clone()).or_default();
+        let sum = host.running_done.value() * f64::from(host.running) + task.part;
+        host.running += 1;
+        host.running_done = Fraction::clamped(sum / f64::from(host.running));
+    }
+    let sum = |of: fn(&Attempt) -> u64| Bytes(attempts.iter().map(of).fold(0, u64::saturating_add).min(Bytes::MAX.0));
+    let stage = Stage {
+        id,
+        tasks,
+        done,
+        runs: attempts.iter().fold(0, |sum: u32, attempt| sum.saturating_add(attempt.runs)),
+        input: sum(|attempt| attempt.input_bytes),
+        shuffle_read: sum(|attempt| attempt.read_bytes),
+        shuffle_written: sum(|attempt| attempt.written_bytes),
+        hosts: BTreeMap::new(),
+    };
+    (stage, hosts)
+}
+
+#[cfg(test)]
+mod tests;
