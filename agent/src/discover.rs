@@ -278,7 +278,14 @@ mod tests {
         names.sort_unstable();
         assert_eq!(
             names,
-            ["g11", "machine.slice/nspawn.scope", "qemu-13 of ann", "shop.slice/eu/db.service", "user.slice/u7"]
+            [
+                "g11",
+                "machine.slice/nspawn.scope",
+                "qemu-13 of ann",
+                "shop.slice",
+                "shop.slice/eu/db.service",
+                "user.slice/u7"
+            ]
         );
     }
 
