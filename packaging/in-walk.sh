@@ -10,7 +10,7 @@ if [ -d /test/qemu ]; then
     # What this host is for: a guest, which is not booted, and a service that computes for some milliseconds every tenth of a second.
     cat >/etc/systemd/system/guest.service <<'UNIT'
 [Service]
-Environment=LD_LIBRARY_PATH=/test/qemu
+Environment=LD_LIBRARY_PATH=/test/qemu QEMU_MODULE_DIR=/test/qemu
 ExecStart=/test/qemu/qemu-system-x86_64 -machine none -display none -nodefaults -name vm-7
 UNIT
     cat >/etc/systemd/system/postgresql@15-main.service <<'UNIT'

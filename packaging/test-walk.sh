@@ -29,9 +29,10 @@ work=$(mktemp -d); trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf --one
 
 . packaging/boot.sh
 debs=("$target"/packaging/debs/gleaner{,-agent,-aggregator}_*.deb)
-# h1 has something to protect: a guest and a service. Its QEMU is this machine's, with the libraries that it takes.
+# h1 has something to protect: a guest and a service. Its QEMU is this machine's, with the libraries and modules that it takes.
 qemu=$(command -v qemu-system-x86_64) && mkdir "$work/qemu"
 cp "$qemu" $(ldd "$qemu" | awk '$3 ~ "^/" {print $3}') "$work/qemu/"
+cp /usr/lib/*/qemu/accel-*.so "$work/qemu/" 2>/dev/null || true
 machine_disk controller in-walk.sh "${debs[@]}" "$here/in-walk.sh"
 machine_disk h1 in-walk.sh "${debs[@]}" "$here/in-walk.sh" "$work/qemu"
 machine_initrd
