@@ -465,7 +465,6 @@ fn harm_budgets(section: &mut Section<'_>) -> BTreeMap<WorkloadId, f64> {
     budgets
 }
 
-/// Names of links, and what they can carry if the config says so.
 /// Globs of cgroups, each checked as the sensor will.
 fn globs(section: &mut Section<'_>) -> Vec<String> {
     let globs = section.texts("cgroups");
@@ -475,6 +474,7 @@ fn globs(section: &mut Section<'_>) -> Vec<String> {
     globs
 }
 
+/// Names of links, and what they can carry if the config says so.
 fn links(section: &mut Section<'_>) -> LinkChoice {
     let capacity = section.optional_number("link_mbit", 0.1..=10_000_000.0).map(of_mbit);
     LinkChoice { names: section.texts("links"), capacity }

@@ -215,11 +215,9 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let hierarchies = Hierarchies::of_this_machine();
             let facts = probe::facts(&hierarchies, nothing, true);
             // A broken config is no reason to say nothing of the host. A file that was named and is not there is a mistake.
-            anyhow::ensure!(
-                arguments.config == Path::new(DEFAULT_FILE) || arguments.config.exists(),
-                "{}: there is no such file",
-                arguments.config.display()
-            );
+            if is_missing(&arguments.config) {
+                config_or_defaults(&arguments.config)?;
+            }
             let config = config_or_defaults(&arguments.config).ok();
             let links = config.as_ref().map(|config| config.links.clone()).unwrap_or_default();
             let tasks = config.as_ref().is_some_and(|config| config.tasks);
@@ -297,9 +295,14 @@ impl Reloader {
     }
 }
 
+/// A file that was named is not there.
+fn is_missing(file: &Path) -> bool {
+    file != Path::new(DEFAULT_FILE) && !file.exists()
+}
+
 /// The config file's settings; the defaults where there is no file at the usual place, for commands that need none.
 fn config_or_defaults(file: &Path) -> anyhow::Result<Config> {
-    if file.exists() || file != Path::new(DEFAULT_FILE) {
+    if file.exists() || is_missing(file) {
         return Ok(Config::load(file)?);
     }
     Ok(Config::from_source(&Source::from_text(Path::new("defaults"), ""))?)

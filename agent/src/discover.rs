@@ -12,7 +12,7 @@ use gleaner_types::report::{MAX_WORKLOADS, WorkloadKind};
 
 use crate::facts::WorkloadKey;
 use crate::hierarchies::Hierarchies;
-use crate::origin::Origins;
+use crate::origin::{Origins, scope_of_guest};
 use crate::process::{QemuCommand, pids, qemu, stat};
 use crate::roots::Roots;
 pub(crate) use glob::Glob;
@@ -115,17 +115,11 @@ pub fn unmatched(globs: &[String], hierarchies: &Hierarchies) -> Vec<String> {
     globs.iter().filter(is_unmatched).cloned().collect()
 }
 
-/// Endings of the cgroups into which managers of guests put each of them alone: systemd's scopes, and libvirt's without systemd.
-const OF_ONE_GUEST: [&str; 2] = [".scope", ".libvirt-qemu"];
-
-/// Leaves out what would be counted twice and is covered otherwise: the scope that holds nothing but a guest, which is found by itself, and the
-/// guest that a stranger started in a cgroup that is found. A cgroup with more in it stays, whatever is within.
+/// Leaves out what would be counted twice and is covered otherwise: the scope that its manager made for a guest, which is found by itself, and
+/// the guest that a stranger started in a cgroup that is found. A cgroup with more in it stays, whatever is within.
 fn without_doubles(mut cgroups: BTreeSet<PathBuf>, mut guests: Vec<(Seen, PathBuf)>) -> (BTreeSet<PathBuf>, Vec<Seen>) {
-    for (_, within) in guests.iter().filter(|(seen, _)| seen.stranger.is_none()) {
-        let is_of_one = |path: &&Path| OF_ONE_GUEST.iter().any(|ending| path.to_string_lossy().ends_with(ending));
-        if let Some(scope) = within.ancestors().find(is_of_one) {
-            cgroups.remove(scope);
-        }
+    for scope in guests.iter().filter_map(|(_, within)| scope_of_guest(&Path::new("/").join(within))) {
+        cgroups.remove(scope.strip_prefix("/").unwrap_or(&scope));
     }
     guests.retain(|(seen, within)| seen.stranger.is_none() || !within.ancestors().any(|path| cgroups.contains(path)));
     (cgroups, guests.into_iter().map(|(seen, _)| seen).collect())
@@ -260,15 +254,19 @@ mod tests {
         let globs = ["machine.slice/*", "shop.slice", "shop.slice/*/db.service", "user.slice/*"];
         let discovery = discovery(folder.path(), &globs);
         let mount = folder.path().join("cg");
-        for path in
-            ["machine.slice/vm1.scope", "machine.slice/nspawn.scope", "shop.slice/eu/db.service", "user.slice/u7"]
-        {
+        for path in [
+            "machine.slice/machine-qemu-1-vm1.scope",
+            "machine.slice/nspawn.scope",
+            "shop.slice/eu/db.service",
+            "user.slice/u7",
+        ] {
             std::fs::create_dir_all(mount.join(path)).unwrap();
         }
         let users = "root:x:0:0::/:/bin/sh\nann:x:7:7::/:/bin/sh\n";
         std::fs::create_dir_all(folder.path().join("etc")).unwrap();
         std::fs::write(folder.path().join("etc/passwd"), users).unwrap();
-        for (pid, uid, group) in [(11, 0, "machine.slice/vm1.scope"), (12, 7, "user.slice/u7/app.scope"), (13, 7, "x")]
+        for (pid, uid, group) in
+            [(11, 0, "machine.slice/machine-qemu-1-vm1.scope"), (12, 7, "user.slice/u7/app.scope"), (13, 7, "x")]
         {
             process_of(&discovery.roots, pid, &format!("qemu-system-x86_64 -name g{pid}"), uid);
             std::fs::write(discovery.roots.proc.join(format!("{pid}/cgroup")), format!("0::/{group}\n")).unwrap();

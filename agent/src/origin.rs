@@ -54,7 +54,7 @@ impl<'r> Origins<'r> {
             return None;
         }
         let groups = read(&folder.join("cgroup"), MOST).unwrap_or_default();
-        if lines(&groups).filter_map(path_of_systemd).any(|path| is_of_guest(&path)) {
+        if lines(&groups).filter_map(path_of_systemd).any(|path| scope_of_guest(&path).is_some()) {
             return None;
         }
         let users = || self.users.get_or_init(|| users(&self.roots.root));
@@ -107,17 +107,19 @@ fn path_of_systemd(line: &[u8]) -> Option<PathBuf> {
     is_systemds.then(|| Path::new(std::ffi::OsStr::from_bytes(path)).to_owned())
 }
 
-/// A scope of libvirt's (`machine.slice/machine-qemu…scope`) or Proxmox's (`qemu.slice/101.scope`), or below one. Other
-/// scopes of `machine.slice` are containers, in which anybody may be.
-fn is_of_guest(path: &Path) -> bool {
+/// The scope of libvirt's (`machine.slice/machine-qemu…scope`) or Proxmox's (`qemu.slice/101.scope`) that a path from the root is, or is
+/// below: a guest is alone in it. Other scopes of `machine.slice` are containers, in which anybody may be.
+pub(crate) fn scope_of_guest(path: &Path) -> Option<PathBuf> {
     // Outside of this process's cgroup namespace the kernel writes `..`: what is behind it is somewhere else.
     let inside = path.components().all(|component| matches!(component, Component::RootDir | Component::Normal(_)));
     let mut names = path.iter().skip(1).filter(|_| inside).map_while(std::ffi::OsStr::to_str);
-    match (names.next(), names.next()) {
-        (Some("machine.slice"), Some(scope)) => scope.starts_with("machine-qemu") && scope.ends_with(".scope"),
-        (Some("qemu.slice"), Some(scope)) => scope.ends_with(".scope"),
+    let (slice, scope) = (names.next()?, names.next()?);
+    let is_of_guest = match slice {
+        "machine.slice" => scope.starts_with("machine-qemu") && scope.ends_with(".scope"),
+        "qemu.slice" => scope.ends_with(".scope"),
         _ => false,
-    }
+    };
+    is_of_guest.then(|| Path::new("/").join(slice).join(scope))
 }
 
 fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
@@ -241,7 +243,7 @@ mod tests {
             cgroup in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
         ) {
             let claims_root = uids(&status) == Some([0; 4]) && !is_contained(&status);
-            let in_guests = lines(&cgroup).filter_map(path_of_systemd).any(|path| is_of_guest(&path));
+            let in_guests = lines(&cgroup).filter_map(path_of_systemd).any(|path| scope_of_guest(&path).is_some());
             proptest::prop_assert_eq!(Host::new(&status, &cgroup).stranger().is_none(), claims_root || in_guests);
         }
     }
