@@ -12,7 +12,7 @@ use gleaner_types::id::{HostId, ReservationId};
 use gleaner_types::job::{ReservedNode, ReservedStage};
 use gleaner_types::time::Timestamp;
 
-use super::leases::{self, LeasesUnknown, Nodes, Source};
+use super::leases::{self, LeasesUnknown, Nodes, Reading, Source};
 use super::options::{PERIOD, SlurmOptions};
 use super::running::Task;
 use super::tools::{SlurmError, Tools};
@@ -33,6 +33,8 @@ pub(super) struct Gaps {
     filling: Filling,
     /// The last that were known.
     leases: Option<Leases>,
+    /// A reading that was given up and has not ended.
+    reading: Option<Reading>,
 }
 
 /// A task that is to be run again.
@@ -65,12 +67,13 @@ impl Gaps {
     pub(super) fn of(options: &SlurmOptions) -> Option<Self> {
         let (draining, vacate_s) = (options.draining, options.vacate_s);
         let filling = Filling { draining, vacate_s, look_s: PERIOD.as_secs_f64() };
-        options.reservations.clone().map(|source| Self { source, filling, leases: None })
+        options.reservations.clone().map(|source| Self { source, filling, leases: None, reading: None })
     }
 
     /// Reads the leases anew. What was known holds where they cannot be read; then the reason is given.
     pub(super) async fn read(&mut self, tools: &Tools, nodes: &Nodes<'_>, now_s: f64) -> Option<String> {
-        let read = tokio::time::timeout(READ_LIMIT, leases::read(&self.source, tools, nodes)).await;
+        let read = leases::read(&self.source, tools, nodes, &mut self.reading);
+        let read = tokio::time::timeout(READ_LIMIT, read).await;
         match read.unwrap_or(Err(LeasesUnknown::Late { limit_s: READ_LIMIT.as_secs() })) {
             Ok(mut leases) => {
                 leases.retain(|lease| lease.end_s > now_s);

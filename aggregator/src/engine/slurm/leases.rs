@@ -13,6 +13,7 @@ use gleaner_planner::reservations::partition::NodeLease;
 use gleaner_planner::snapshot::fill::{InvalidLeases, Lease, leases_of_csv};
 use gleaner_types::id::{HostId, ReservationId};
 use serde::{Deserialize, Serialize};
+use tokio::task::{JoinError, JoinHandle};
 
 pub(super) use self::blazar::Blazar;
 use self::blazar::BlazarError;
@@ -53,6 +54,9 @@ pub(super) enum LeasesUnknown {
         /// The limit.
         limit_s: u64,
     },
+    /// Whoever reads them panicked.
+    #[error("failed to read them")]
+    Reader(#[source] JoinError),
     /// The file cannot be read.
     #[error("failed to read {}", file.display())]
     Unreadable {
@@ -108,32 +112,39 @@ pub(super) struct Nodes<'a> {
     pub(super) names: &'a BTreeMap<HostId, String>,
 }
 
-/// Reads the leases.
+/// Leases of a file or of Blazar that a thread reads. Either may hang, and nothing ends a thread that does.
+pub(super) type Reading = JoinHandle<Result<Vec<NodeLease>, LeasesUnknown>>;
+
+/// Reads the leases. `reading` is what an earlier call began that was given up: it is waited for instead of beginning another.
 ///
 /// # Errors
 /// [`LeasesUnknown`].
-pub(super) async fn read(source: &Source, tools: &Tools, nodes: &Nodes<'_>) -> Result<Vec<NodeLease>, LeasesUnknown> {
-    match source {
+pub(super) async fn read(
+    source: &Source,
+    tools: &Tools,
+    nodes: &Nodes<'_>,
+    reading: &mut Option<Reading>,
+) -> Result<Vec<NodeLease>, LeasesUnknown> {
+    let begun = match source {
         Source::Slurm => {
             let said = tools.run("scontrol", &["show", "reservation", "--oneliner"]).await?;
-            Ok(of_slurm(&said, &nodes.cpus)?)
+            return Ok(of_slurm(&said, &nodes.cpus)?);
         }
-        Source::File(file) => {
-            let path = file.clone();
-            // The disk may hang.
-            let read = tokio::task::spawn_blocking(move || of_file(&path)).await;
-            let unreadable =
-                |error| LeasesUnknown::Unreadable { file: file.clone(), source: std::io::Error::other(error) };
-            let leases = read.map_err(unreadable)??;
-            leases.iter().enumerate().map(|(place, lease)| named(file, place, lease, nodes.names)).collect()
-        }
-        Source::Blazar(blazar) => {
-            let (own, call) = (blazar.clone(), "its API");
-            // It may take its time to answer.
-            let read = tokio::task::spawn_blocking(move || own.read()).await;
-            Ok(read.map_err(|error| BlazarError::Wrong { call, what: error.to_string() })??)
-        }
-    }
+        Source::File(file) => reading.get_or_insert_with(|| {
+            let (file, names) = (file.clone(), nodes.names.clone());
+            tokio::task::spawn_blocking(move || {
+                let leases = of_file(&file)?;
+                leases.iter().enumerate().map(|(place, lease)| named(&file, place, lease, &names)).collect()
+            })
+        }),
+        Source::Blazar(blazar) => reading.get_or_insert_with(|| {
+            let own = blazar.clone();
+            tokio::task::spawn_blocking(move || Ok(own.read()?))
+        }),
+    };
+    let read = begun.await;
+    *reading = None;
+    read.map_err(LeasesUnknown::Reader)?
 }
 
 /// Reads the lines of `scontrol show reservation`. Reservations of parts of nodes, and of licences alone, are left to Slurm.
@@ -286,7 +297,8 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let names: BTreeMap<HostId, String> = [(HostId::new("h1").unwrap(), "node-1".to_owned())].into();
         let tools = Tools::new("/nowhere".into(), None);
-        let read = read(&Source::File(file), &tools, &Nodes { names: &names, cpus: BTreeMap::new() }).await;
+        let nodes = Nodes { names: &names, cpus: BTreeMap::new() };
+        let read = read(&Source::File(file), &tools, &nodes, &mut None).await;
         read.map_err(|error| gleaner_types::error::chain(&error))
     }
 
@@ -313,5 +325,26 @@ mod tests {
             let said = of(text, name).await.unwrap_err();
             assert!(said.contains(name) && said.contains(why), "{said}");
         }
+    }
+
+    /// A pipe that nobody writes to hangs as a broken file system does.
+    #[tokio::test]
+    async fn a_file_that_hangs_is_read_by_one_thread_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("l.csv");
+        let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+        assert!(made.success());
+        let (names, tools, mut reading) = (BTreeMap::new(), Tools::new("/nowhere".into(), None), None);
+        let nodes = Nodes { names: &names, cpus: BTreeMap::new() };
+        let source = Source::File(file.clone());
+        for _ in 0..3 {
+            let read = read(&source, &tools, &nodes, &mut reading);
+            assert!(tokio::time::timeout(std::time::Duration::from_millis(50), read).await.is_err());
+        }
+        let write =
+            tokio::task::spawn_blocking(move || std::fs::write(file, "lease,start_s,end_s,hosts\na,100,200,h1\n"));
+        assert_eq!(read(&source, &tools, &nodes, &mut reading).await.unwrap()[0].lease.as_str(), "a");
+        write.await.unwrap().unwrap();
+        assert!(reading.is_none(), "the next call reads anew");
     }
 }
