@@ -14,6 +14,7 @@ mod options;
 mod progress;
 mod record;
 mod runner;
+mod skipped;
 mod stages;
 
 use std::collections::BTreeMap;

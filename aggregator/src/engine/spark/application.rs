@@ -10,6 +10,7 @@ use super::http::{Deadline, Server};
 use super::json::{Document, Field};
 use super::master::{ApplicationState, SparkMaster, parse_id};
 use super::progress::{ExecutorRow, JobRow, JobStatus, Observation, SparkProgress, StageRow, TaskRow, Tracker};
+use super::skipped::Skipped;
 use super::stages::{SeenStages, StageBook, parse_attempts, parse_hands_over};
 
 /// Most elements of any list in an answer. Chosen: `spark.ui.retainedJobs` and `…Stages` are 1,000 by default.
@@ -25,6 +26,7 @@ pub(super) struct SparkApplication {
     server: Server,
     id: ApplicationId,
     tracker: Tracker,
+    skipped: Skipped,
     book: StageBook,
     /// Its stages at the last poll, or why they are not known.
     stages: Result<SeenStages, String>,
@@ -78,7 +80,14 @@ impl SparkApplication {
     ) -> Result<Self, SparkError> {
         let server = Server::new(driver_ui_url, time_limit)?;
         let stages = Err("the driver was not asked yet".to_owned());
-        Ok(Self { server, id, tracker: Tracker::default(), book: StageBook::default(), stages })
+        Ok(Self {
+            server,
+            id,
+            tracker: Tracker::default(),
+            skipped: Skipped::default(),
+            book: StageBook::default(),
+            stages,
+        })
     }
 
     /// Which application the driver at `driver_ui_url` runs, if it is called `name`. Another driver may have been
@@ -117,7 +126,8 @@ impl SparkApplication {
     pub(super) fn poll(&mut self, master: &SparkMaster, now: Instant) -> Result<Poll, SparkError> {
         let deadline = self.server.deadline();
         let error = match self.observe(deadline) {
-            Ok(seen) => {
+            Ok(mut seen) => {
+                self.skipped.leave_out(&mut seen);
                 let problem = self.ask_for_stages(&seen, now, deadline).err().map(|error| chain(&error));
                 self.book.answered(problem);
                 let (jobs, stages, executors) = (seen.jobs.clone(), seen.stages.clone(), seen.executors.clone());
