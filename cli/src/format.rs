@@ -445,6 +445,12 @@ pub(crate) fn balance(decision: &BalanceDecision) -> String {
     lines.join("\n")
 }
 
+/// A moment that is foreseen, to the second: nobody knows it better.
+fn foreseen(at: Timestamp) -> String {
+    let exact = at.to_string();
+    exact.split_once('.').map_or_else(|| exact.clone(), |(to_the_second, _)| format!("{to_the_second}Z"))
+}
+
 /// A name of an enumeration as JSON has it.
 pub(crate) fn word(value: impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
@@ -472,13 +478,16 @@ pub(crate) fn job(job: &JobStatus, held: Option<&str>) -> String {
     if let Some(deadline) = job.deadline {
         line("deadline", deadline.to_string());
     }
+    let late = |at: Timestamp| {
+        let late_s = job.deadline.map_or(0.0, |deadline| at.seconds_since(deadline));
+        if late_s > 0.0 { format!(", {} late for its deadline", seconds(late_s)) } else { String::new() }
+    };
     if let Some(estimate) = job.completion_estimate {
-        line("estimate", estimate.to_string());
+        let late = if job.ended.is_none() { late(estimate) } else { String::new() };
+        line("estimate", foreseen(estimate) + &late);
     }
     if let Some(ended) = job.ended {
-        let late = job.deadline.map_or(0.0, |deadline| ended.seconds_since(deadline));
-        let late = if late > 0.0 { format!(", {} late for its deadline", seconds(late)) } else { String::new() };
-        line("ended", format!("{ended}, after {}{late}", seconds(ended.seconds_since(job.submitted))));
+        line("ended", format!("{ended}, after {}{}", seconds(ended.seconds_since(job.submitted)), late(ended)));
     }
     if let Some(p) = &job.progress {
         line("progress", format!("{:.1} %", p.fraction_done.value() * 100.0));
@@ -557,7 +566,7 @@ pub(crate) fn pool_share(of: &PoolShare, workers: &Workers) -> String {
         Workers::Hosts(_) => "host",
     };
     let by = match of.fair_completion {
-        Some(at) => format!("; by fair sharing alone it would be done at {at}"),
+        Some(at) => format!("; by fair sharing alone it would be done at {}", foreseen(at)),
         None => "; when it would be done by fair sharing alone is not known yet".into(),
     };
     let seconds_of =
@@ -735,6 +744,9 @@ mod tests {
         assert!(super::job(&job, None).contains(", 1.5 s late for its deadline"), "{}", super::job(&job, None));
         job.ended = job.deadline;
         assert!(!super::job(&job, None).contains("late"));
+        (job.completion_estimate, job.ended) = (Some(Timestamp(102_345)), None);
+        let shown = super::job(&job, None);
+        assert!(shown.contains("1970-01-01T00:01:42Z, 2.3 s late for its deadline"), "{shown}");
     }
 
     #[test]

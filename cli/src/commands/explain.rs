@@ -68,9 +68,7 @@ pub(super) async fn explain(
 /// What there is to say of a job or application about which nothing was decided. That is no decision, and no JSON.
 fn undecided(about: &str, json: bool, is_over: bool) -> anyhow::Result<End> {
     let none = match is_over {
-        true => {
-            "it ended before its size was decided for the first time: until then a job has its dedicated workers alone"
-        }
+        true => "it ended before its size was decided for the first time",
         false => "no decision has been taken about it yet",
     };
     anyhow::ensure!(!json, none);
