@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Counts words on a Spark standalone cluster, slowly: word_count.py MASTER UI_PORT TEXT_DIR TASKS ROUNDS RESULT.
+"""Counts words on a Spark standalone cluster, slowly, and sorts them: word_count.py MASTER UI_PORT TEXT_DIR TASKS ROUNDS RESULT.
 
-Every line's words are hashed ROUNDS times, so that tasks take a while. RESULT receives {word: count} as JSON.
+Every line's words are hashed ROUNDS times, so that tasks take a while. RESULT receives [[word, count]] as JSON, the
+most frequent first.
 """
 import hashlib
 import json
@@ -49,7 +50,8 @@ counts = (
     .flatMap(words)
     .map(lambda word: (word, 1))
     .reduceByKey(lambda left, right: left + right, 4)
-    .collectAsMap()
+    .sortBy(lambda own: (-own[1], own[0]), numPartitions=4)
+    .collect()
 )
 with open(result + ".new", "w") as file:
     json.dump(counts, file)
