@@ -372,6 +372,7 @@ impl Config {
             method: self.forecast_method,
             history_s: self.forecast_history_s,
             lookahead_s: self.forecast_lookahead_s,
+            risk: ForecastSettings::default().risk,
             sigma_k: self.forecast_sigma,
         }
     }

@@ -134,6 +134,7 @@ fn settings(predictor: Predictor, history_min: u32, lookahead_min: u32) -> Forec
     };
     ForecastSettings {
         method,
+        risk: ForecastSettings::default().risk,
         sigma_k,
         history_s: f64::from(history_min) * 60.0,
         lookahead_s: f64::from(lookahead_min) * 60.0,

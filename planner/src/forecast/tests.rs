@@ -10,7 +10,7 @@ fn share(percent: f64) -> CoreShare {
 }
 
 fn settings(method: &str, history_s: f64, lookahead_s: f64) -> ForecastSettings {
-    ForecastSettings { method: Method::named(method).unwrap(), history_s, lookahead_s, sigma_k: 2.0 }
+    ForecastSettings { method: Method::named(method).unwrap(), history_s, lookahead_s, ..ForecastSettings::default() }
 }
 
 fn forecaster(method: &str, history_s: f64, lookahead_s: f64) -> ResidualForecaster {
