@@ -2,8 +2,8 @@
 //! restart. It also judges its own promises once their lookahead has passed.
 
 use gleaner_types::method::MethodName;
-use gleaner_types::report::{Bounded, Reading, Reason, ResidualForecast};
-use gleaner_types::units::{Bytes, CoreShare};
+use gleaner_types::report::{Bounded, PromiseWindows, Reading, Reason, ResidualForecast};
+use gleaner_types::units::{Bytes, CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
 
 use super::ForecastSettings;
@@ -225,9 +225,7 @@ impl ResidualForecaster {
         let left = |demand: f64| CoreShare::clamped(self.capacity.percent() - demand);
         let cpu = match self.cpu_demand() {
             Some(demand) => Reading::Value(Bounded { expected: left(demand.expected), safe: left(demand.safe) }),
-            None => {
-                Reading::because(Reason::MoreSamplesNeeded { taken: self.samples, needed: LEAST_SAMPLES as u64 })
-            }
+            None => Reading::because(Reason::MoreSamplesNeeded { taken: self.samples, needed: LEAST_SAMPLES as u64 }),
         };
         let memory = match self.memory.outlook() {
             Some(outlook) => {
@@ -248,7 +246,16 @@ impl ResidualForecaster {
             cpu,
             memory,
             record: self.promises.record(),
+            windows: self.stated_windows(),
         }
+    }
+
+    /// The last day's windows beside the risk, where the method states one.
+    fn stated_windows(&self) -> Option<PromiseWindows> {
+        let Demand::Calibrated(_) = self.demand else { return None };
+        let Windows { judged, broken } = self.windows();
+        let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX).min(PromiseWindows::MOST);
+        PromiseWindows::new(Fraction::clamped(self.settings.risk), most(judged), most(broken)).ok()
     }
 }
 
