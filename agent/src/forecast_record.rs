@@ -350,6 +350,24 @@ mod tests {
         assert!(said.contains("symbolic link"), "{said}");
     }
 
+    /// docs/operators-guide.md says how many bytes it takes.
+    #[test]
+    fn a_day_takes_less_than_a_quarter_of_what_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = ForecastSettings::default();
+        let mut forecaster = ResidualForecaster::new(settings);
+        for step in 0..2 * 8_640_u32 {
+            let cpu = CoreShare::clamped(f64::from(step * step % 6_397) / 7.0);
+            let memory = Bytes(u64::from(step * step % 6_397) * 1_234_567);
+            forecaster.observe(CoreShare::from_cores(16), Some(cpu), Some(memory), 10.0);
+        }
+        Resumed::open(dir.path(), &host(), settings).record.unwrap().finish(&forecaster, settings);
+        let bytes = fs::metadata(dir.path().join(FILE)).unwrap().len();
+        println!("{bytes} bytes");
+        assert!(bytes < LONGEST / 4, "{bytes}");
+        assert!(forecaster.windows().judged > 270, "{:?}", forecaster.windows());
+    }
+
     #[test]
     fn a_disk_that_takes_nothing_ends_nothing() {
         let dir = tempfile::tempdir().unwrap();
