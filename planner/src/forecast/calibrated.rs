@@ -27,6 +27,8 @@ use crate::half_life;
 
 /// Half-life of the usual error, in lookaheads. Chosen on tuning traces.
 const USUAL: f64 = 24.0;
+/// How much of the experts' spread is added to the usual error. Chosen on tuning traces.
+const SPREAD: f64 = 1.0;
 /// Lookaheads that the first samples' spread stands for as a usual error, and the half-life with which it is forgotten.
 /// Chosen on tuning traces.
 const FIRST: f64 = 4.0;
@@ -281,7 +283,7 @@ impl Series {
         self.outlook = None;
         let Some(said) = self.experts.predict(&self.grid, self.grid.buckets(self.lookahead_s)) else { return };
         // A millionth of what is predicted is no error.
-        let usual = self.usual_error().max(1e-9 * said.expected.abs()).max(f64::MIN_POSITIVE);
+        let usual = (self.usual_error() + SPREAD * said.spread).max(1e-9 * said.expected.abs()).max(f64::MIN_POSITIVE);
         let bound = said.expected + usual * self.errors.exceeded(self.level.next()).max(0.0);
         self.outlook = Some(Outlook { expected: said.expected, bound });
         let lookaheads = ((self.clock_s - self.predicted_s) / self.lookahead_s).min(1.0);

@@ -38,6 +38,8 @@ pub(super) struct Said {
     centre: f64,
     /// The mixture.
     pub(super) expected: f64,
+    /// How far the experts are from it, weighed alike.
+    pub(super) spread: f64,
 }
 
 /// The experts and what is known of them.
@@ -98,7 +100,9 @@ impl Experts {
         for prediction in &mut each {
             *prediction = prediction.clamp(least, most);
         }
-        Some(Said { each, averages, centre, expected: self.mixture(&each) })
+        let expected = self.mixture(&each);
+        let apart = each.map(|prediction| (prediction - expected).abs());
+        Some(Said { each, averages, centre, expected, spread: self.mixture(&apart) })
     }
 
     /// Weighted by the inverse errors; equally before there are any.

@@ -14,14 +14,18 @@ const TOLERATED: f64 = 1.2;
 const HOSTS: f64 = 0.95;
 /// The least level, as a part of the risk.
 const LEAST: f64 = 0.02;
-/// What a broken promise takes, in highest levels. Chosen on tuning traces.
+/// What a broken promise takes from the level, as a multiple of the share that is aimed at. Chosen on tuning traces.
 const STEP: f64 = 1.0;
+/// The highest level, likewise: where bounds turn out too careful.
+const HIGHEST: f64 = 1.5;
+const LOWEST: f64 = 0.02;
 
 /// The level, and its bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Level {
     risk: f64,
-    highest: f64,
+    /// The share of broken promises that is aimed at.
+    share: f64,
     /// May fall below nothing: what is owed.
     now: f64,
 }
@@ -29,8 +33,8 @@ pub(super) struct Level {
 impl Level {
     /// For a risk, judged over a day of so many lookaheads.
     pub(super) fn new(risk: f64, lookaheads: f64) -> Self {
-        let highest = highest(risk, lookaheads);
-        Self { risk, highest, now: highest }
+        let share = share(risk, lookaheads);
+        Self { risk, share, now: share }
     }
 
     pub(super) const fn now(&self) -> f64 {
@@ -38,18 +42,18 @@ impl Level {
     }
 
     pub(super) fn restore(&mut self, now: f64) {
-        self.now = now.clamp(-1.0, self.highest);
+        self.now = now.clamp(LOWEST * self.share, HIGHEST * self.share);
     }
 
     /// Takes whether a promise was broken, which stands for `lookaheads` of them.
     pub(super) fn learn(&mut self, broken: bool, lookaheads: f64) {
-        let given = self.risk - if broken { 1.0 } else { 0.0 };
-        self.now = (self.now + STEP * self.highest * given * lookaheads).clamp(-1.0, self.highest);
+        let given = self.share - if broken { 1.0 } else { 0.0 };
+        self.now = (self.now * (STEP * given * lookaheads).exp()).clamp(LOWEST * self.share, HIGHEST * self.share);
     }
 
     /// The level for the next bound.
     pub(super) fn next(&self) -> f64 {
-        self.now.max(LEAST * self.risk)
+        self.now
     }
 }
 
@@ -59,7 +63,7 @@ pub(super) fn lookaheads(lookahead_s: f64) -> f64 {
 }
 
 /// The level at which, by chance alone (Poisson), [`HOSTS`] of the hosts see at most [`TOLERATED`] times the risk break.
-fn highest(risk: f64, lookaheads: f64) -> f64 {
+fn share(risk: f64, lookaheads: f64) -> f64 {
     let allowed = (TOLERATED * risk * lookaheads).floor();
     let within = |mean: f64| {
         let (mut term, mut sum, mut count) = ((-mean).exp(), 0.0, 0.0);
@@ -88,10 +92,10 @@ mod tests {
     #[test]
     fn the_highest_level_by_the_tables() {
         // 288 lookaheads, 3.4 tolerated: three at most, of which 1.366 are expected (Poisson's 95 %).
-        assert!((highest(0.01, 288.0) * 288.0 - 1.366).abs() < 0.01);
+        assert!((share(0.01, 288.0) * 288.0 - 1.366).abs() < 0.01);
         // 48 lookaheads, none tolerated.
-        assert!((highest(0.01, 48.0) * 48.0 + 0.95_f64.ln()).abs() < 1e-6);
-        assert!(highest(0.5, 1e3) <= 0.5);
+        assert!((share(0.01, 48.0) * 48.0 + 0.95_f64.ln()).abs() < 1e-6);
+        assert!(share(0.5, 1e3) <= 0.5);
     }
 
     #[test]
