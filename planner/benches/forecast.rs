@@ -18,7 +18,8 @@ fn step(forecaster: &mut ResidualForecaster, second: u32) {
 
 fn forecast(criterion: &mut Criterion) {
     for method in METHODS {
-        let mut forecaster = ResidualForecaster::new(ForecastSettings { method: *method, ..ForecastSettings::default() });
+        let mut forecaster =
+            ResidualForecaster::new(ForecastSettings { method: *method, ..ForecastSettings::default() });
         let mut second = 0;
         let mut next = || {
             step(&mut forecaster, second);

@@ -161,8 +161,9 @@ fn solve(mut matrix: [[f64; WEIGHED]; WEIGHED], mut right: [f64; WEIGHED]) -> Op
         }
         for row in pivot + 1..WEIGHED {
             let factor = matrix[row][pivot] / diagonal;
-            for column in pivot..WEIGHED {
-                matrix[row][column] -= factor * matrix[pivot][column];
+            let above = matrix[pivot];
+            for (value, above) in matrix[row].iter_mut().zip(above).skip(pivot) {
+                *value -= factor * above;
             }
             right[row] -= factor * right[pivot];
         }
