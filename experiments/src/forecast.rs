@@ -194,7 +194,9 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
     let cell = |row: &Row| format!("{}, {} min", row.set, row.minutes);
     for (risk, id) in [(1, "forecast.broken_p95_1pct"), (5, "forecast.broken_p95_5pct")] {
         let at = ours.iter().filter(|row| row.risk == risk);
-        let Some(worst) = at.clone().max_by(|a, b| a.outcome.broken_p95.total_cmp(&b.outcome.broken_p95)) else { continue };
+        let Some(worst) = at.clone().max_by(|a, b| a.outcome.broken_p95.total_cmp(&b.outcome.broken_p95)) else {
+            continue;
+        };
         let most = 1.2 * f64::from(risk);
         let within = at.clone().filter(|row| row.outcome.broken_p95 <= most).count();
         let median = at.clone().map(|row| row.outcome.broken_median).fold(0.0, f64::max);
@@ -207,7 +209,9 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
         figure(id, value, "%", format!("at most {most}"), value <= most, note);
     }
     for (risk, id) in [(1, "forecast.harvest_1pct"), (5, "forecast.harvest_5pct")] {
-        let stated = |set: &str| STATED.iter().find(|(name, ..)| *name == set).map(|(_, one, five)| if risk == 1 { *one } else { *five });
+        let stated = |set: &str| {
+            STATED.iter().find(|(name, ..)| *name == set).map(|(_, one, five)| if risk == 1 { *one } else { *five })
+        };
         let at: Vec<(&&Row, f64)> = ours
             .iter()
             .filter(|row| row.risk == risk && row.minutes == 5)
@@ -250,11 +254,15 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
     let at = ours.iter().filter(|row| row.risk == 1);
     if let Some(worst) = at.max_by(|a, b| a.outcome.first_hours_broken.total_cmp(&b.outcome.first_hours_broken)) {
         let value = worst.outcome.first_hours_broken;
-        let note = format!("broken within the first three hours at a risk of 1 %, in the worst set and lookahead ({})", cell(worst));
+        let note = format!(
+            "broken within the first three hours at a risk of 1 %, in the worst set and lookahead ({})",
+            cell(worst)
+        );
         figure("forecast.first_hours_broken", value, "%", "at most 1.2".into(), value <= 1.2, note);
     }
     let gaps = ours.iter().map(|own| {
-        let same = |row: &&Row| (row.set, row.minutes, row.risk) == (own.set, own.minutes, own.risk) && row.margin.is_some();
+        let same =
+            |row: &&Row| (row.set, row.minutes, row.risk) == (own.set, own.minutes, own.risk) && row.margin.is_some();
         let best = rows.iter().filter(same).max_by(|a, b| a.outcome.harvested.total_cmp(&b.outcome.harvested));
         (own, best, best.map_or(0.0, |best| best.outcome.harvested - own.outcome.harvested))
     });

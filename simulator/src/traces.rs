@@ -104,7 +104,7 @@ fn percent(path: &Path, line: usize, text: &str) -> Result<f64, TraceError> {
     })
 }
 
-/// CPU and memory of the Google VMs by name, both in percent.
+/// CPU and memory of the Google VMs by name, both in percent. Memory goes beyond 100 at times, of what was requested.
 fn google_columns(folder: &Path) -> Result<BTreeMap<String, Vec<(f64, f64)>>, TraceError> {
     let path = folder.join("google-vm-cpu-mem/gcd_shared.csv.gz");
     let mut vms: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -119,8 +119,10 @@ fn google_columns(folder: &Path) -> Result<BTreeMap<String, Vec<(f64, f64)>>, Tr
         let vm = fields.next().unwrap_or_default().to_owned();
         let slot = fields.next().and_then(|slot| slot.parse::<usize>().ok());
         let slot = slot.filter(|slot| *slot < DAY).ok_or_else(|| malformed("the slot must be 0 to 287"))?;
-        let mut value = || percent(&path, index + 1, fields.next().ok_or_else(|| malformed("a field is missing"))?);
-        let (cpu, memory) = (value()?, value()?);
+        let cpu = percent(&path, index + 1, fields.next().ok_or_else(|| malformed("a field is missing"))?)?;
+        let memory = fields.next().and_then(|memory| memory.trim().parse::<f64>().ok());
+        let memory = memory.filter(|memory| memory.is_finite() && *memory >= 0.0);
+        let memory = memory.ok_or_else(|| malformed("memory must be a number of 0 or more"))?;
         let values = vms.entry(vm).or_default();
         if slot != values.len() {
             return Err(malformed("slots of a VM must follow each other"));

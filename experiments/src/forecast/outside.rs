@@ -91,7 +91,8 @@ impl Outside {
     ) -> Vec<Option<(f64, f64)>> {
         let every = moments.each.first().map_or(1, |(taken, _)| *taken);
         let step_s = host.step_s * every as f64;
-        let coarse: Vec<f64> = host.values.chunks(every).map(|part| part.iter().sum::<f64>() / part.len() as f64).collect();
+        let coarse: Vec<f64> =
+            host.values.chunks(every).map(|part| part.iter().sum::<f64>() / part.len() as f64).collect();
         let seen = &coarse[..moments.each.len().min(coarse.len())];
         match self {
             Self::MovingAverage => of_product(host, moments, lookahead_s, "moving_average"),
@@ -266,7 +267,8 @@ mod tests {
 
     #[test]
     fn every_method_has_a_line_for_every_moment() {
-        let host = HostSeries { name: "h".into(), step_s: 10.0, values: (0..9_000).map(|at| f64::from(at % 50)).collect() };
+        let host =
+            HostSeries { name: "h".into(), step_s: 10.0, values: (0..9_000).map(|at| f64::from(at % 50)).collect() };
         let moments = Moments::new(&host, 300.0, Resource::Cpu);
         for outside in Outside::ALL {
             let lines = outside.lines(&host, &moments, 300.0, Resource::Cpu);

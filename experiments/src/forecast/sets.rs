@@ -44,7 +44,8 @@ pub struct HostSet {
 /// [`TraceError`] for a trace that is there and cannot be read.
 pub fn sets(folder: Option<&Path>, seed: u64) -> Result<Vec<HostSet>, TraceError> {
     let set = |name, resource, hosts, recorded| HostSet { name, resource, hosts, recorded };
-    let mut all = vec![set("generated sessions", Resource::Cpu, (0..GENERATED).map(|n| generated(seed, n)).collect(), false)];
+    let mut all =
+        vec![set("generated sessions", Resource::Cpu, (0..GENERATED).map(|n| generated(seed, n)).collect(), false)];
     let Some(folder) = folder else { return Ok(all) };
     type Load = fn(&Path) -> Result<Vec<HostSeries>, TraceError>;
     let known: [(&str, &str, Resource, bool, Load); 5] = [
@@ -80,9 +81,9 @@ fn generated(seed: u64, number: u64) -> HostSeries {
 
 /// Nothing was tuned on this series: half of the names, by their 64-bit FNV-1a hash.
 fn held_out(name: &str) -> bool {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     (hash >> 32) % 2 == 1
 }
 
@@ -108,6 +109,9 @@ mod tests {
 
     #[test]
     fn the_halves_are_fixed() {
-        assert_eq!(["crane input0.csv.gz", "crane input2.csv.gz", "crane input10.csv.gz"].map(held_out), [true, false, false]);
+        assert_eq!(
+            ["crane input0.csv.gz", "crane input2.csv.gz", "crane input10.csv.gz"].map(held_out),
+            [true, false, false]
+        );
     }
 }

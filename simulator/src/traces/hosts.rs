@@ -37,12 +37,12 @@ pub fn google_cpu(folder: &Path) -> Result<Vec<HostSeries>, TraceError> {
     google(folder, |(cpu, _)| cpu)
 }
 
-/// Memory of the Google VMs as hosts.
+/// Memory of the Google VMs as hosts. What goes beyond the host counts as all of it.
 ///
 /// # Errors
 /// [`TraceError`] naming file and line.
 pub fn google_memory(folder: &Path) -> Result<Vec<HostSeries>, TraceError> {
-    google(folder, |(_, memory)| memory)
+    google(folder, |(_, memory)| memory.min(100.0))
 }
 
 fn google(folder: &Path, column: fn((f64, f64)) -> f64) -> Result<Vec<HostSeries>, TraceError> {
@@ -78,7 +78,11 @@ pub fn data_centres(folder: &Path) -> Result<Vec<HostSeries>, TraceError> {
     let azure = column(&folder.join("azurev2_300s_days1-22.csv.gz"), 1)?;
     Ok(vec![
         HostSeries { name: "alibaba 2018".into(), step_s: 10.0, values: alibaba },
-        HostSeries { name: "google 2019".into(), step_s: STEP_S, values: google.iter().map(|cpu| cpu * 100.0).collect() },
+        HostSeries {
+            name: "google 2019".into(),
+            step_s: STEP_S,
+            values: google.iter().map(|cpu| cpu * 100.0).collect(),
+        },
         HostSeries { name: "azure v2".into(), step_s: STEP_S, values: of_capacity(&azure) },
     ])
 }
@@ -160,7 +164,11 @@ fn column(path: &Path, number: usize) -> Result<Vec<f64>, TraceError> {
 /// In percent of a capacity that the first quarter of the series gives; at most all of it.
 fn of_capacity(values: &[f64]) -> Vec<f64> {
     let capacity = CAPACITY * values[..values.len().div_ceil(4)].iter().copied().fold(0.0, f64::max);
-    if capacity > 0.0 { values.iter().map(|value| (100.0 * value / capacity).min(100.0)).collect() } else { values.to_vec() }
+    if capacity > 0.0 {
+        values.iter().map(|value| (100.0 * value / capacity).min(100.0)).collect()
+    } else {
+        values.to_vec()
+    }
 }
 
 /// Files of a folder with one of these endings, in the order of their names.
