@@ -26,7 +26,9 @@ pub(super) use self::state::SeriesState;
 use crate::half_life;
 
 /// Half-life of the usual error, in lookaheads. Chosen on tuning traces.
-const USUAL: f64 = 24.0;
+const USUAL: f64 = 36.0;
+/// How much of the experts' spread is added to the usual error. Chosen on tuning traces.
+const SPREAD: f64 = 1.0;
 /// Lookaheads that the first samples' spread stands for as a usual error, and the half-life with which it is forgotten.
 /// Chosen on tuning traces.
 const FIRST: f64 = 4.0;
@@ -229,7 +231,7 @@ impl Series {
         } else if self.grid.means().is_empty() {
             let expected = self.first.mean;
             let usual = FIRST_CAUTION * self.first.deviation();
-            let bound = expected + usual * self.errors.exceeded(self.level.next()).max(0.0);
+            let bound = expected + usual * self.errors.exceeded(self.level.now()).max(0.0);
             self.outlook = value.map(|_| Outlook { expected, bound });
         }
     }
@@ -281,8 +283,8 @@ impl Series {
         self.outlook = None;
         let Some(said) = self.experts.predict(&self.grid, self.grid.buckets(self.lookahead_s)) else { return };
         // A millionth of what is predicted is no error.
-        let usual = self.usual_error().max(1e-9 * said.expected.abs()).max(f64::MIN_POSITIVE);
-        let bound = said.expected + usual * self.errors.exceeded(self.level.next()).max(0.0);
+        let usual = (self.usual_error() + SPREAD * said.spread).max(1e-9 * said.expected.abs()).max(f64::MIN_POSITIVE);
+        let bound = said.expected + usual * self.errors.exceeded(self.level.now()).max(0.0);
         self.outlook = Some(Outlook { expected: said.expected, bound });
         let lookaheads = ((self.clock_s - self.predicted_s) / self.lookahead_s).min(1.0);
         self.predicted_s = self.clock_s;

@@ -30,7 +30,7 @@ pub struct ForecastState {
 #[derive(Debug)]
 enum Demand {
     Calibrated(Box<Series>),
-    OfHistory(History, Box<dyn Forecaster>),
+    OfHistory(Box<History>, Box<dyn Forecaster>),
 }
 
 /// Predicts the residual of one host.
@@ -57,7 +57,7 @@ impl ResidualForecaster {
         let demand = match settings.method.kind {
             Kind::Calibrated => Demand::Calibrated(Box::new(Series::new(lookahead_s, risk, Bounds::Mean))),
             Kind::OfHistory(forecaster) => {
-                Demand::OfHistory(History::new(history_s, lookahead_s), forecaster(history_s))
+                Demand::OfHistory(Box::new(History::new(history_s, lookahead_s)), forecaster(history_s))
             }
         };
         Self {

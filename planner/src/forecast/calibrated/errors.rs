@@ -17,7 +17,7 @@ pub(super) const LARGEST: f64 = 30.0;
 const POOLED: f64 = 100.0;
 const HALVED: f64 = 100.0;
 /// Lookaheads that the tail is fitted to, and the least part of all. Chosen on tuning traces.
-const TAIL: f64 = 15.0;
+const TAIL: f64 = 60.0;
 /// Errors of the built-in pool.
 const BUILT_IN: u32 = 101;
 

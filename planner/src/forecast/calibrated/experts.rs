@@ -38,6 +38,8 @@ pub(super) struct Said {
     centre: f64,
     /// The mixture.
     pub(super) expected: f64,
+    /// How far the experts are from it, weighed alike.
+    pub(super) spread: f64,
 }
 
 /// The experts and what is known of them.
@@ -98,7 +100,9 @@ impl Experts {
         for prediction in &mut each {
             *prediction = prediction.clamp(least, most);
         }
-        Some(Said { each, averages, centre, expected: self.mixture(&each) })
+        let expected = self.mixture(&each);
+        let apart = each.map(|prediction| (prediction - expected).abs());
+        Some(Said { each, averages, centre, expected, spread: self.mixture(&apart) })
     }
 
     /// Weighted by the inverse errors; equally before there are any.
@@ -157,8 +161,9 @@ fn solve(mut matrix: [[f64; WEIGHED]; WEIGHED], mut right: [f64; WEIGHED]) -> Op
         }
         for row in pivot + 1..WEIGHED {
             let factor = matrix[row][pivot] / diagonal;
-            for column in pivot..WEIGHED {
-                matrix[row][column] -= factor * matrix[pivot][column];
+            let above = matrix[pivot];
+            for (value, above) in matrix[row].iter_mut().zip(above).skip(pivot) {
+                *value -= factor * above;
             }
             right[row] -= factor * right[pivot];
         }

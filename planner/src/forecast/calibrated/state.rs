@@ -88,7 +88,7 @@ impl SeriesState {
             ("errors", &self.errors.iter().map(|error| f64::from(*error)).collect(), &|value| value.abs() <= errors::LARGEST),
             ("lookaheads", &vec![self.lookaheads], &|value| (0.0..=LOOKAHEADS).contains(value)),
             ("judged", &vec![self.judged], &positive),
-            ("level", &vec![self.level], &|value| (-1.0..=1.0).contains(value)),
+            ("level", &vec![self.level], &|value| (0.0..=1.0).contains(value)),
             ("usual", &self.usual.to_vec(), &positive),
             ("first", &vec![self.first[0], self.first[2]], &positive),
             ("first", &vec![self.first[1]], &number),
