@@ -50,6 +50,7 @@ pub const AT_RUN_TIME: &[&str] = &[
     "forecast.method",
     "forecast.history_s",
     "forecast.lookahead_s",
+    "forecast.risk",
     "forecast.sigma",
     "sense.sample_period_ms",
     "sense.scan_period_s",
@@ -134,7 +135,9 @@ pub struct Config {
     pub forecast_history_s: f64,
     /// How far the forecast looks ahead, in seconds.
     pub forecast_lookahead_s: f64,
-    /// Standard deviations between expectation and safe bound.
+    /// The part of the forecast's promises that may break.
+    pub forecast_risk: f64,
+    /// Standard deviations between expectation and safe bound, of methods that state no risk.
     pub forecast_sigma: f64,
     /// Time between two samples.
     pub sample_period: Duration,
@@ -208,6 +211,7 @@ impl Config {
         self.forecast_method = new.forecast_method;
         self.forecast_history_s = new.forecast_history_s;
         self.forecast_lookahead_s = new.forecast_lookahead_s;
+        self.forecast_risk = new.forecast_risk;
         self.forecast_sigma = new.forecast_sigma;
         self.sample_period = new.sample_period;
         self.scan_period_s = new.scan_period_s;
@@ -281,6 +285,7 @@ impl Config {
             forecast_method: forecast.choice("method", Method::default(), &forecast_words),
             forecast_history_s: history,
             forecast_lookahead_s: lookahead,
+            forecast_risk: forecast.percentage("risk", 0.01, 0.001..=0.2),
             forecast_sigma: forecast.number("sigma", 2.0, 0.0..=10.0),
             sample_period: Duration::from_millis(sense.integer("sample_period_ms", 1_000, 100..=60_000)),
             scan_period_s: sense.number("scan_period_s", 5.0, 0.1..=3600.0),
@@ -373,6 +378,7 @@ impl Config {
             history_s: self.forecast_history_s,
             lookahead_s: self.forecast_lookahead_s,
             sigma_k: self.forecast_sigma,
+            risk: self.forecast_risk,
         }
     }
 }
@@ -608,7 +614,7 @@ mod tests {
         let all = "state_dir = '/x'\n[act]\nenabled = true\n[foreground]\nfloor_percent = 20\nmemory_floor_mib = 512\nharm_budget = 0.02\n\
                    harm_budgets = ['guest-1=0.05']\n\
                    [volunteer]\nkill_after_ms = 1\n[guard]\nperiod_ms = 20\nheadroom = 0.2\ngrowth_per_s = 0.02\nopen_above = 0.7\npause_share = 0.1\nfollow_harm = true\n\
-                   [forecast]\nmethod = 'best'\nhistory_s = 60\nlookahead_s = 30\nsigma = 3\n\
+                   [forecast]\nmethod = 'moving-average'\nhistory_s = 60\nlookahead_s = 30\nrisk = '5%'\nsigma = 3\n\
                    [sense]\nsample_period_ms = 500\nscan_period_s = 2\ncounters = false\n";
         let keys = |text: &str| Config::with_keys(&Source::from_text(Path::new("agent.toml"), text)).unwrap();
         let (mut config, before) = keys("");

@@ -475,7 +475,7 @@ fn run(config: &Config, reloader: Reloader, keeper_prefix: &[&str]) -> anyhow::R
     let end =
         HostLoop::open(config, clock, &hierarchies, Some(actor), Arc::clone(&outbox), Roots::default()).map(|host| {
             service::notify("READY=1");
-            host.telling(status).run(&orders_to_loop, mind_keeper)
+            host.telling(status).remembering().run(&orders_to_loop, mind_keeper)
         });
     service::notify("STOPPING=1");
     // If anything could not be restored the keeper hears no farewell, and tries once more when this process is gone.

@@ -25,6 +25,7 @@ use tracing::{debug, error};
 use crate::act::Actor;
 use crate::act::restore::RestoreReport;
 use crate::config::Config;
+use crate::forecast_record::{ForecastRecord, Resumed};
 use crate::guard::{GuardStatus, GuardView};
 pub use crate::harm::HarmByHand;
 use crate::harm::{CPUS_ONLINE, Circumstances, HarmMeter, Recalled, cpus, cpus_of};
@@ -52,6 +53,8 @@ pub struct HostLoop {
     sensor: Sensor,
     hierarchies: Hierarchies,
     forecaster: ResidualForecaster,
+    /// Where the forecaster's history is stored for the next agent, if it is.
+    forecast_record: Option<ForecastRecord>,
     outbox: Arc<Outbox>,
     /// The harm meter, or the reason why there is none, for the report.
     harm: Result<HarmMeter, Reason>,
@@ -123,6 +126,7 @@ impl HostLoop {
             sensor,
             hierarchies,
             forecaster,
+            forecast_record: None,
             outbox,
             harm,
             harm_by_hand,
@@ -131,6 +135,16 @@ impl HostLoop {
             sequence: 0,
             drops_reported: 0,
         })
+    }
+
+    /// Goes on with the forecast of the agent before this one, and stores its history for the next.
+    #[must_use]
+    pub fn remembering(mut self) -> Self {
+        let resumed = Resumed::open(&self.config.state_dir, &self.config.host, self.config.forecast_settings());
+        (self.forecaster, self.forecast_record) = (resumed.forecaster, resumed.record);
+        let now = self.clock.now();
+        resumed.warning.into_iter().for_each(|event| self.outbox.event(now, event));
+        self
     }
 
     /// Leaves what metrics need here, once a period.
@@ -243,6 +257,9 @@ impl HostLoop {
     pub fn tick(&mut self, instant: Instant) {
         let report = self.sample(instant);
         self.outbox.report(report);
+        if let Some(record) = &mut self.forecast_record {
+            record.save_when_due(&self.forecaster, self.config.forecast_settings(), instant);
+        }
     }
 
     /// One step of a guard that has no thread of its own.
@@ -406,7 +423,10 @@ impl HostLoop {
         // First of all: it holds the volunteer.
         self.harm = Err(Reason::NoVolunteer);
         self.harm_by_hand = None;
-        let Some(mut actor) = self.actor.take() else { return RestoreReport::default() };
+        let Some(mut actor) = self.actor.take() else {
+            self.store_forecast();
+            return RestoreReport::default();
+        };
         let report = actor.restore_all();
         for failure in &report.failed {
             error!(knob = %failure.knob, wanted = %failure.wanted, error = %failure.error, "not restored");
@@ -416,7 +436,15 @@ impl HostLoop {
             self.outbox.event(now, event);
         }
         self.outbox.event(now, Event::AgentStopped { knobs_restored: report.restored });
+        // Last, as it waits for the disk.
+        self.store_forecast();
         report
+    }
+
+    fn store_forecast(&mut self) {
+        if let Some(record) = self.forecast_record.take() {
+            record.finish(&self.forecaster, self.config.forecast_settings());
+        }
     }
 }
 

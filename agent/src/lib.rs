@@ -17,6 +17,7 @@ mod device_mapper;
 pub mod discover;
 pub mod doctor;
 pub mod facts;
+mod forecast_record;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod guard;
@@ -43,6 +44,7 @@ pub mod roots;
 mod rounding;
 pub mod scratch;
 pub mod sense;
+mod state_file;
 pub mod tasks;
 pub mod trial;
 pub mod trial_step;

@@ -216,6 +216,21 @@ fn host(page: &mut Page, tick: Option<&Tick>) {
     let record = residual.map(|residual| residual.record).unwrap_or_default();
     page.counter("gleaner_agent_promises_judged", "Promises of CPU whose time has passed.", record.judged);
     page.counter("gleaner_agent_promises_broken", "Promises of CPU that did not hold.", record.broken);
+    let windows = residual.and_then(|residual| residual.windows);
+    page.gauge(
+        "gleaner_agent_promised_risk_ratio",
+        "Part of its promises of CPU that may break.",
+        windows.map(|windows| windows.risk.value()),
+    );
+    let outcomes = windows.map(|windows| {
+        [("kept", windows.judged.saturating_sub(windows.broken)), ("broken", windows.broken)]
+            .map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], f64::from(count)))
+    });
+    page.gauges(
+        "gleaner_agent_promise_windows",
+        "Windows of promises in the last day, none of which overlap, by whether the promise was kept or broken.",
+        outcomes.into_iter().flatten(),
+    );
 }
 
 fn volunteer(page: &mut Page, tick: Option<&Tick>) {

@@ -222,6 +222,8 @@ fn fleet(page: &mut Page, controller: &Controller) {
     let (mut judged, mut broken, mut hosts) = (0, 0, 0);
     let (mut own_foreground, mut own_residual, mut own_used) = (Vec::new(), Vec::new(), Vec::new());
     let (mut own_harm, mut over_budget) = (Vec::new(), 0.0);
+    let (mut windows, mut own_promises, mut breaking) =
+        (BTreeMap::from([("kept", 0.0), ("broken", 0.0)]), Vec::new(), 0.0);
     let cores = |reading: &Reading<CoreShare>| reading.value().map(|share| share.cores());
     for host in controller.glances() {
         hosts += 1;
@@ -236,6 +238,11 @@ fn fleet(page: &mut Page, controller: &Controller) {
         residual.safe += forecast.map_or(0.0, |cpu| cpu.safe.cores());
         judged = u64::saturating_add(judged, report.residual.record.judged);
         broken = u64::saturating_add(broken, report.residual.record.broken);
+        breaking += f64::from(u8::from(host.breaks_promises));
+        if let Some(own) = report.residual.windows {
+            *windows.entry("kept").or_default() += f64::from(own.judged.saturating_sub(own.broken));
+            *windows.entry("broken").or_default() += f64::from(own.broken);
+        }
         *volunteers.entry(volunteer_state(report.volunteer.state)).or_default() += 1.0;
         let harm = report.harm.foreground.value();
         over_budget += f64::from(u8::from(harm.is_some_and(|item| item.low_percent > report.harm.budget_percent)));
@@ -252,6 +259,10 @@ fn fleet(page: &mut Page, controller: &Controller) {
             }
         }
         own_used.extend(cores(&report.volunteer.cpu).map(|value| (label(), value)));
+        let share = report.residual.windows.and_then(|own| Some((own.risk, own.broken_share()?)));
+        for (part, value) in share.into_iter().flat_map(|(risk, broken)| [("promised", risk), ("broken", broken)]) {
+            own_promises.push(([label(), vec![("part", part.to_owned())]].concat(), value.value()));
+        }
         if let Some(cpu) = forecast {
             for (bound, value) in [("expected", cpu.expected), ("safe", cpu.safe)] {
                 own_residual.push(([label(), vec![("bound", bound.to_owned())]].concat(), value.cores()));
@@ -277,6 +288,21 @@ fn fleet(page: &mut Page, controller: &Controller) {
         "gleaner_fleet_promises_broken_ratio",
         "Part of the judged promises of the safe residual that did not hold.",
         (judged > 0).then(|| broken as f64 / judged as f64),
+    );
+    page.gauges(
+        "gleaner_fleet_promise_windows",
+        "Windows of promises in the last day, none of which overlap, by whether the promise was kept or broken.",
+        by("outcome", windows),
+    );
+    page.gauge(
+        "gleaner_hosts_breaking_promises",
+        "Hosts that report and break more promises than their risk allows (event promises_broken).",
+        breaking,
+    );
+    page.gauges(
+        "gleaner_host_promises_ratio",
+        "Part of a host's promises that may break (promised), and that broke in the windows of the last day (broken).",
+        own_promises,
     );
     page.gauges("gleaner_host_foreground_cores", "CPU that a host's foreground uses.", own_foreground);
     page.gauges("gleaner_host_residual_cores", "CPU that a host's foreground is predicted to leave.", own_residual);

@@ -22,9 +22,9 @@ use gleaner_test_support::generate::{Entropy, OF_AGENTS, of_agent};
 use gleaner_test_support::synthetic;
 use gleaner_types::event::{Event, EventRecord, EventSource};
 use gleaner_types::id::HostId;
-use gleaner_types::report::{Bounded, PromiseRecord, Reading};
+use gleaner_types::report::{Bounded, PromiseRecord, PromiseWindows, Reading};
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, MAX_CORES, MAX_COUNT, MAX_MAGNITUDE};
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, MAX_CORES, MAX_COUNT, MAX_MAGNITUDE};
 use gleaner_wire::{AgentEvents, FromAgent, FromAggregator, ProtocolVersion, encode};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -446,6 +446,8 @@ fn giant(host: &HostId, sequence: u64) -> FromAgent {
     report.residual.cpu = Reading::Value(Bounded { expected: cpu, safe: cpu });
     report.residual.memory = Reading::Value(Bounded { expected: Bytes::MAX, safe: Bytes::MAX });
     report.residual.record = PromiseRecord { judged: MAX_COUNT, broken: MAX_COUNT };
+    report.residual.windows =
+        PromiseWindows::new(Fraction::clamped(0.5), PromiseWindows::MOST, PromiseWindows::MOST).ok();
     report.reports_dropped = MAX_COUNT;
     FromAgent::Report(report)
 }

@@ -41,8 +41,16 @@ pub(crate) fn hosts<'a>(now: Timestamp) -> Columns<'a, HostView> {
             harm.map(|harm| harm.mean_percent).into()
         })
         .with("promises_broken", |view| {
-            let rate = view.report.as_ref().and_then(|report| report.residual.record.violation_rate());
-            rate.map(|rate| rate.value() * 100.0).into()
+            let forecast = view.report.as_ref().map(|report| &report.residual);
+            let broken = forecast.and_then(|forecast| match forecast.windows {
+                Some(windows) => windows.broken_share(),
+                None => forecast.record.violation_rate(),
+            });
+            broken.map(|part| part.value() * 100.0).into()
+        })
+        .with("promised_risk", |view| {
+            let windows = view.report.as_ref().and_then(|report| report.residual.windows);
+            windows.map(|windows| windows.risk.value() * 100.0).into()
         })
         .with("age", move |view| view.reported.map(|at| now.seconds_since(at)).into())
         .with("job", |view| view.job.as_ref().map(|job| job.as_str()).into())

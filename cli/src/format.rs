@@ -7,12 +7,12 @@ use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, Res
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
 use gleaner_types::job::{Candidate, Goal, JobPhase, JobStatus, PoolShare, ReservedNode, ReservedStage, Workers};
-use gleaner_types::report::{Absence, Bounded, Reading};
+use gleaner_types::report::{Absence, Bounded, Reading, ResidualForecast};
 use gleaner_types::report::{HostHarm, WorkloadHarm};
 pub(crate) use gleaner_types::text::duration as seconds;
 use gleaner_types::text::{counted, harmless};
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::CoreShare;
+use gleaner_types::units::{CoreShare, Fraction};
 
 use crate::admission::Admission;
 use crate::held;
@@ -226,6 +226,24 @@ fn age(at: Timestamp, now: Timestamp) -> String {
     seconds(now.seconds_since(at).round())
 }
 
+/// What part of a host's promises broke, of what part may where that is stated, and the number behind it in brackets.
+pub(crate) fn promises(forecast: &ResidualForecast) -> String {
+    let percent = |part: Fraction| part.value() * 100.0;
+    let of_windows = forecast.windows.and_then(|windows| Some((windows.broken_share()?, windows)));
+    match (of_windows, forecast.windows, forecast.record.violation_rate()) {
+        (Some((broken, windows)), ..) => {
+            format!("{:.1} % of {} % ({})", percent(broken), rounded(percent(windows.risk)), windows.judged)
+        }
+        (None, None, Some(broken)) => format!("{:.1} % ({})", percent(broken), forecast.record.judged),
+        _ => "none judged".to_owned(),
+    }
+}
+
+/// A percentage without what its making as a part of one adds to its last digits.
+fn rounded(percent: f64) -> f64 {
+    (percent * 1e6).round() / 1e6
+}
+
 /// The table of hosts.
 pub(crate) fn hosts(hosts: &[HostView], all_held: Option<&FleetHold>, now: Timestamp, unit: CpuUnit) -> String {
     let mut notes = Footnotes::default();
@@ -258,11 +276,7 @@ pub(crate) fn hosts(hosts: &[HostView], all_held: Option<&FleetHold>, now: Times
                 let why: String = [protection, points].into_iter().flatten().collect();
                 row.push(allowed + &why);
                 row.push(states::harm(report).paint(&notes.cell(&report.harm.foreground, ToString::to_string)));
-                let record = report.residual.record;
-                row.push(record.violation_rate().map_or_else(
-                    || "none judged".to_owned(),
-                    |rate| format!("{:.1} % of {}", rate.value() * 100.0, record.judged),
-                ));
+                row.push(promises(&report.residual));
             }
             None => row.extend(std::iter::repeat_n("no report".to_owned(), 8)),
         }
@@ -624,7 +638,7 @@ pub(crate) fn candidates(candidates: &[Candidate], chosen: u32, unit: CpuUnit) -
 
 #[cfg(test)]
 mod tests {
-    use gleaner_types::report::{AbsenceKind, Protection, Reason, SchedulingPoints};
+    use gleaner_types::report::{AbsenceKind, PromiseRecord, PromiseWindows, Protection, Reason, SchedulingPoints};
 
     use super::*;
     use crate::fixtures::host_view;
@@ -735,6 +749,18 @@ mod tests {
         let shown = plain(&admissions(&rows, now));
         assert_eq!(words(&shown), "h9 invited 1 min 00 s 1 h 00 min", "{shown}");
         assert!(shown.lines().nth(2).unwrap().ends_with("revoked  1 min 05 s  -"), "{shown}");
+    }
+
+    #[test]
+    fn what_broke_stands_beside_what_may_and_the_number_behind_it() {
+        let mut forecast = gleaner_test_support::report::residual(300.0, 200.0);
+        assert_eq!(promises(&forecast), "none judged");
+        forecast.record = PromiseRecord { judged: 400, broken: 5 };
+        assert_eq!(promises(&forecast), "1.2 % (400)", "a method or an agent that states no risk");
+        forecast.windows = PromiseWindows::new(Fraction::clamped(0.07), 0, 0).ok();
+        assert_eq!(promises(&forecast), "none judged", "promises that overlap are no evidence");
+        forecast.windows = PromiseWindows::new(Fraction::clamped(0.07), 288, 2).ok();
+        assert_eq!(promises(&forecast), "0.7 % of 7 % (288)");
     }
 
     #[test]

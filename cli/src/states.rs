@@ -133,8 +133,15 @@ pub(crate) const fn admission(own: &Admission) -> (&'static str, Meaning) {
 
 /// An event, by its name.
 pub(crate) fn event(name: &str) -> Meaning {
-    const BAD: [&str; 6] =
-        ["host_lost", "restore_failed", "plan_rejected", "harm_over_budget", "target_missed", "ledger_refused"];
+    const BAD: [&str; 7] = [
+        "host_lost",
+        "restore_failed",
+        "plan_rejected",
+        "harm_over_budget",
+        "target_missed",
+        "ledger_refused",
+        "promises_broken",
+    ];
     let warns = [
         "failed",
         "refused",

@@ -9,17 +9,23 @@
 //! (conformal prediction: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005, §2.2). With fewer
 //! windows the largest error is extrapolated, and the answer says so.
 //!
+//! Where the agent's own promise is for as long and at the same risk, that one is used (`forecast.lookahead_s`,
+//! `forecast.risk`). It serves no other length and risk, so the history stays.
+//!
 //! Promises are per host. Their sum has the same risk when all hosts fail together, and a smaller one otherwise.
 
 use std::collections::VecDeque;
 
 use gleaner_types::id::{HostId, JobId};
-use gleaner_types::report::{Absence, AbsenceKind, Bounded, Capability, HostFacts, HostReport, Reading, VolunteerKind};
+use gleaner_types::report::{
+    Absence, AbsenceKind, Bounded, Capability, HostFacts, HostReport, Reading, ResidualForecast, VolunteerKind,
+};
 use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
+use crate::broken_promises::{Verdict, verdict};
 use crate::controller::HeldUntil;
 
 /// Length of a step of a history, in milliseconds.
@@ -34,6 +40,9 @@ const PARTS: f64 = 60_000.0;
 const UNSEEN: u16 = u16::MAX;
 /// Windows needed before anything is promised. Chosen: two differ by chance.
 const LEAST_WINDOWS: usize = 3;
+
+/// Windows needed before a host's own promise counts. Chosen; likewise.
+const LEAST_STATED: u32 = 3;
 
 /// Shortest and longest time that can be asked about, in seconds. The longest leaves four windows in a whole history.
 pub const FOR_S: (f64, f64) = (60.0, 21_600.0);
@@ -297,6 +306,11 @@ impl Question {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
+    /// The host's own promise, which its agent makes for as long and at the same risk as was asked, and judges itself.
+    Stated {
+        /// Windows of the last day that it was judged by.
+        windows: u32,
+    },
     /// Past errors of this host's forecasts suffice for the risk.
     Observed {
         /// Windows of the asked length that do not overlap.
@@ -473,12 +487,17 @@ fn promise(question: &Question, candidate: &Candidate<'_>) -> Result<Promise, Ab
         Reading::Value(cpu) => *cpu,
         Reading::Absent(absence) => return Err(absence.clone()),
     };
-    let history = candidate.history.ok_or_else(|| not_yet("its forecasts were not watched yet"))?;
     let capacity = report.machine.cpu_capacity;
     if capacity <= CoreShare::ZERO {
         return Err(Absence::described(AbsenceKind::Malformed, "it reports no CPU"));
     }
-    let (promised, basis) = history.promise(question, capacity, cpu)?;
+    let (promised, basis) = match stated(question, &report.residual) {
+        Some(windows) => (cpu.safe.min(capacity), Basis::Stated { windows }),
+        None => {
+            let history = candidate.history.ok_or_else(|| not_yet("its forecasts were not watched yet"))?;
+            history.promise(question, capacity, cpu)?
+        }
+    };
     let left = candidate.left.unwrap_or(CoreShare::ZERO);
     Ok(Promise {
         cpu: promised.min(left),
@@ -486,6 +505,16 @@ fn promise(question: &Question, candidate: &Candidate<'_>) -> Result<Promise, Ab
         memory: report.residual.memory.value().map(|memory| memory.safe),
         basis,
     })
+}
+
+/// The windows by which a host's own promise is judged, where it is a promise of what is asked: for as long, at the same
+/// risk, and not by a host whose promises break more often than that.
+fn stated(question: &Question, forecast: &ResidualForecast) -> Option<u32> {
+    let windows = forecast.windows?;
+    let same = |one: f64, other: f64| (one - other).abs() <= 1e-6 * other.abs();
+    let is_asked = same(forecast.lookahead_s, question.for_s) && same(windows.risk.value(), question.risk);
+    let holds = windows.judged >= LEAST_STATED && verdict(&windows) != Verdict::Broken;
+    (is_asked && holds).then_some(windows.judged)
 }
 
 #[cfg(test)]

@@ -203,6 +203,7 @@ impl Controller {
             silent: host.is_silent(),
             facts: host.facts(),
             report: host.report(),
+            breaks_promises: host.breaks_promises(),
             leases: host.leases(),
             held_until: self.held_until(id),
         })
@@ -302,7 +303,8 @@ impl Controller {
             self.jobs.account(&report, &facts.cpu_model);
         }
         self.applications.account(&report);
-        self.hosts.keep(report);
+        let dedicated = self.jobs.dedicates(&report.host);
+        self.hosts.keep(report, dedicated, now, outputs);
     }
 
     /// Brings every host into the state that jobs, applications and operators want it in.

@@ -8,6 +8,7 @@
 
 pub mod advice;
 pub mod balance;
+pub mod broken_promises;
 pub mod controller;
 pub mod disk_bound;
 pub mod disk_floor;

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod fixture;
+pub mod hosts;
 pub mod jobs;
 pub mod leases;
 pub mod services;
@@ -64,7 +65,11 @@ pub struct Series {
 
 fn lines(path: &Path) -> Result<Vec<String>, TraceError> {
     let failed = |source| TraceError::Read { path: path.to_owned(), source };
-    let mut reader = BufReader::new(GzDecoder::new(std::fs::File::open(path).map_err(failed)?));
+    bounded_lines(path, BufReader::new(GzDecoder::new(std::fs::File::open(path).map_err(failed)?)))
+}
+
+fn bounded_lines(path: &Path, mut reader: impl BufRead) -> Result<Vec<String>, TraceError> {
+    let failed = |source| TraceError::Read { path: path.to_owned(), source };
     let (mut all, mut bytes) = (Vec::new(), 0);
     loop {
         let mut line = Vec::new();
@@ -99,13 +104,10 @@ fn percent(path: &Path, line: usize, text: &str) -> Result<f64, TraceError> {
     })
 }
 
-/// VMs of the Google traces as hosts, every `every`-th.
-///
-/// # Errors
-/// [`TraceError`] naming file and line.
-pub fn google(folder: &Path, every: usize) -> Result<Vec<Series>, TraceError> {
+/// CPU and memory of the Google VMs by name, both in percent. Memory goes beyond 100 at times, of what was requested.
+fn google_columns(folder: &Path) -> Result<BTreeMap<String, Vec<(f64, f64)>>, TraceError> {
     let path = folder.join("google-vm-cpu-mem/gcd_shared.csv.gz");
-    let mut vms: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut vms: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for (index, line) in lines(&path)?.into_iter().enumerate().skip(1) {
         let malformed = |what| TraceError::Malformed {
             path: path.clone(),
@@ -118,14 +120,26 @@ pub fn google(folder: &Path, every: usize) -> Result<Vec<Series>, TraceError> {
         let slot = fields.next().and_then(|slot| slot.parse::<usize>().ok());
         let slot = slot.filter(|slot| *slot < DAY).ok_or_else(|| malformed("the slot must be 0 to 287"))?;
         let cpu = percent(&path, index + 1, fields.next().ok_or_else(|| malformed("a field is missing"))?)?;
+        let memory = fields.next().and_then(|memory| memory.trim().parse::<f64>().ok());
+        let memory = memory.filter(|memory| memory.is_finite() && *memory >= 0.0);
+        let memory = memory.ok_or_else(|| malformed("memory must be a number of 0 or more"))?;
         let values = vms.entry(vm).or_default();
         if slot != values.len() {
             return Err(malformed("slots of a VM must follow each other"));
         }
-        values.push(cpu);
+        values.push((cpu, memory));
     }
-    let whole = vms.into_iter().filter(|(_, values)| values.len() == DAY).step_by(every.max(1));
-    Ok(whole.map(|(vm, values)| Series { name: format!("google {vm}"), values }).collect())
+    Ok(vms)
+}
+
+/// CPU of the VMs of the Google traces as hosts, every `every`-th.
+///
+/// # Errors
+/// [`TraceError`] naming file and line.
+pub fn google(folder: &Path, every: usize) -> Result<Vec<Series>, TraceError> {
+    let whole = google_columns(folder)?.into_iter().filter(|(_, values)| values.len() == DAY).step_by(every.max(1));
+    let cpu = |values: Vec<(f64, f64)>| values.into_iter().map(|(cpu, _)| cpu).collect();
+    Ok(whole.map(|(vm, values)| Series { name: format!("google {vm}"), values: cpu(values) }).collect())
 }
 
 /// Hosts made of 32 PlanetLab VMs each, at most `most` per day.

@@ -1,8 +1,8 @@
-//! What an agent learnt of its volunteer's harm survives that it is killed.
+//! What an agent learnt survives that it is killed or restarted: its volunteer's harm, and its promises.
 
 use std::fs;
 
-use gleaner_test_support::bench::{Running, cgroups_writable, kill, until};
+use gleaner_test_support::bench::{Running, cgroups_writable, kill, text, until};
 use gleaner_test_support::pair::{HOST, Pair};
 use serde_json::{Value, json};
 
@@ -100,4 +100,57 @@ fn an_agent_that_is_killed_leaves_what_it_learnt_to_the_next() {
         serde_json::from_slice::<Value>(&fs::read(&file).unwrap()).is_ok_and(|whole| whole["format"] == 1)
     });
     assert_eq!(pair.events().matches("learnt protection").count(), 1, "{}", pair.events());
+}
+
+/// Windows of promises that are over, of the last report.
+fn windows(pair: &Pair) -> Option<(u64, f64)> {
+    let hosts = pair.hosts();
+    let host = hosts.iter().find(|host| host["connected"] == true)?;
+    let windows = &host["report"]["residual"]["windows"];
+    Some((windows["judged"].as_u64()?, windows["risk"].as_f64()?))
+}
+
+/// Stops the agent in order.
+fn stop_agent(pair: &mut Pair) {
+    let Running(child) = pair.agent.as_mut().unwrap();
+    kill(child.id(), "TERM");
+    assert!(child.wait().unwrap().success());
+    pair.agent = None;
+    until("the agent has left", || pair.hosts().iter().all(|host| host["connected"] == false));
+}
+
+#[test]
+fn an_agent_that_is_restarted_goes_on_with_the_record_of_its_promises() {
+    let mut pair = Pair::new(&[HOST]);
+    let more = "[forecast]\nlookahead_s = 1\nhistory_s = 5\nrisk = '5%'\n[sense]\nsample_period_ms = 100\n";
+    pair.agent_config("agent.toml", HOST, HOST, more);
+    let file = pair.bench.path("agent.toml-state").join("forecast.json");
+    pair.start_aggregator();
+    pair.start_agent(&[]);
+    let mut before = 0;
+    until("some windows are over", || {
+        before = windows(&pair).map_or(0, |(judged, _)| judged);
+        before >= 5
+    });
+    let table = text(&pair.ask(&["hosts"]).stdout);
+    assert!(table.contains("% of 5 % ("), "{table}");
+    stop_agent(&mut pair);
+
+    let stored = fs::read_to_string(&file).unwrap();
+    pair.start_agent(&[]);
+    let mut after = None;
+    until("its promises are reported", || {
+        after = windows(&pair);
+        after.is_some()
+    });
+    let (judged, risk) = after.unwrap();
+    assert!(judged >= before && (risk - 0.05).abs() < 1e-9, "{judged} at {risk} after {before}");
+    stop_agent(&mut pair);
+    assert!(!pair.events().contains("learnt forecast"));
+
+    // Of another host: one event that names the file and the field, and a history that begins anew.
+    fs::write(&file, stored.replace(&format!("\"{HOST}\""), "\"another\"")).unwrap();
+    pair.start_agent(&[]);
+    until("an event says so", || pair.events().contains("learnt forecast"));
+    assert!(pair.events().contains("host: is another; this host is host-1"), "{}", pair.events());
 }

@@ -165,7 +165,8 @@ fn bench(steps: &mut Steps, rest: &[OsString]) {
 }
 
 fn reproduce(steps: &mut Steps, which: &[OsString]) {
-    let all: Vec<OsString> = ["rhic", "stfc", "bconf", "canal", "mapreduce", "chisim"].map(OsString::from).into();
+    let all: Vec<OsString> =
+        ["rhic", "stfc", "bconf", "canal", "mapreduce", "chisim", "forecast"].map(OsString::from).into();
     for paper in if which.is_empty() { &all } else { which } {
         steps.run(&format!("reproduce {}", paper.display()), gleaner().arg("reproduce").arg(paper));
     }

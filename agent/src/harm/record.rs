@@ -5,7 +5,7 @@
 //! The file helps, and nothing depends on it: one that is missing, damaged, of a newer version or somebody else's is not used,
 //! and the agent starts as cautiously as on a new host.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use gleaner_types::report::{Absence, AbsenceKind};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::act::trust;
+use crate::state_file::{self, Known};
 
 const FILE: &str = "protection.json";
 /// Formats: 1 is the first.
@@ -72,34 +72,15 @@ struct Contents {
     remembered: Remembered,
 }
 
-/// The part that every format has.
-#[derive(Debug, Deserialize)]
-struct Head {
-    format: u64,
-    #[serde(default)]
-    written_by: String,
-}
-
 /// The file cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
-    /// It is not the agent's own, or cannot be read.
-    #[error("it cannot be read")]
-    Io(#[from] io::Error),
-    /// It is longer than any that an agent writes.
-    #[error("it is longer than {LONGEST} bytes")]
-    TooLong,
-    /// It is damaged.
-    #[error("it cannot be understood")]
-    Malformed(#[from] serde_json::Error),
+    /// It cannot be read or understood.
+    #[error(transparent)]
+    File(#[from] state_file::Unusable),
     /// It is damaged although it can be understood.
     #[error(transparent)]
     Impossible(#[from] NotRemembered),
-    /// Another version wrote it.
-    #[error(
-        "gleaner {written_by} wrote it in format {format}; this one knows formats up to {FORMAT}, and leaves it as it is"
-    )]
-    Newer { format: u64, written_by: String },
 }
 
 /// What was found, and where to store what is learnt from now on.
@@ -143,7 +124,7 @@ impl Recalled {
             Event::SensorChanged { sensor: "learnt protection".to_owned(), absent }
         });
         // Only a newer version could still use it.
-        let keeps = matches!(error, Some(Unusable::Newer { .. }));
+        let keeps = matches!(&error, Some(Unusable::File(error)) if error.is_newer());
         let record = Record { path, circumstances, last: None, tried: None, failed: false };
         Self { record: (!keeps).then_some(record), remembered, warning }
     }
@@ -151,20 +132,8 @@ impl Recalled {
 
 /// What is in the file; `None` if there is none, or it is of other circumstances.
 fn read(path: &Path, circumstances: &Circumstances, now: Duration) -> Result<Option<Remembered>, Unusable> {
-    let file = match trust::open_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LONGEST {
-        return Err(Unusable::TooLong);
-    }
-    let Head { format, written_by } = serde_json::from_slice(&bytes)?;
-    if format > FORMAT {
-        return Err(Unusable::Newer { format, written_by });
-    }
-    let contents: Contents = serde_json::from_slice(&bytes)?;
+    let known = Known { format: FORMAT, longest: LONGEST };
+    let Some(contents) = state_file::read::<Contents>(path, known)? else { return Ok(None) };
     if contents.circumstances != *circumstances {
         tracing::info!(then = ?contents.circumstances, "what was learnt of the volunteer's harm no longer applies");
         return Ok(None);

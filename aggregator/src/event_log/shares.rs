@@ -18,7 +18,7 @@ const OF_ONE: u64 = 16;
 const OF_DECISIONS: u64 = 4;
 
 /// Events of the aggregator's own that a host can cause as often as it may connect and answer.
-const BY_HOSTS: [&str; 7] = [
+const BY_HOSTS: [&str; 9] = [
     "host_joined",
     "host_lost",
     "host_left",
@@ -26,6 +26,8 @@ const BY_HOSTS: [&str; 7] = [
     "command_refused",
     "command_shortfall",
     "certificate_renewed",
+    "promises_broken",
+    "promises_kept",
 ];
 
 /// Those that anybody causes who reaches the port.

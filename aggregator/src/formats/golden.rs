@@ -29,8 +29,8 @@ use gleaner_types::method::MethodName;
 use gleaner_types::report::HostHarm;
 use gleaner_types::report::{
     AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample, Offer,
-    PromiseRecord, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState, WorkloadKind,
-    WorkloadSample,
+    PromiseRecord, PromiseWindows, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
+    WorkloadKind, WorkloadSample,
 };
 use gleaner_types::stages::{Stage, StageOnHost, Stages, StagesSeen};
 use gleaner_types::time::Timestamp;
@@ -257,6 +257,7 @@ fn report(name: &str, second: u32, workloads: Vec<WorkloadSample>, volunteer: f6
             }),
             memory: Reading::Value(Bounded { expected: Bytes::from_mib(6_000), safe: Bytes::from_mib(5_000) }),
             record: PromiseRecord { judged: 100, broken: 1 },
+            windows: PromiseWindows::new(Fraction::clamped(0.01), 100, 1).ok(),
         },
         reports_dropped: 0,
         harm: HostHarm::because(Reason::OlderAgent),

@@ -14,7 +14,9 @@ Columns; CPU is in cores, and a number in brackets is explained below the table:
   ALLOWED          the most that the guard lets the volunteer use now; the guard is the part of the agent that protects the
                    foreground
   HARM             how much slower the foreground is because of the volunteer
-  PROMISES BROKEN  how often less was left than was promised, and of how many promises
+  PROMISES BROKEN  how often less was left than was promised, of how often that may be (`forecast.risk`), and in brackets in
+                   how many windows of the last day, such as `0.7 % of 1 % (288)`; without the second figure, of a method
+                   or an agent that states no risk, of how many promises since the agent started
   AGE              the time since its last report
   JOB              the job that its volunteer works for";
 
@@ -61,5 +63,6 @@ Columns; CPU is in cores:
   EXPECTED  what it is likely to leave
   IN USE    what its volunteer uses of that already
   MEMORY    memory that it will leave
-  RESTS ON  for how many spans of that length the host was watched; a guess, where the risk would need more
+  RESTS ON  for how many spans of that length the host was watched; a guess, where the risk would need more; its own promise,
+            where its agent promises for as long and at that risk all the time
   JOB       the job that its volunteer works for";

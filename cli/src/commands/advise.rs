@@ -120,6 +120,7 @@ fn row(own: &HostAdvice, for_s: f64, unit: CpuUnit, notes: &mut Footnotes) -> Ve
             cells.push(in_use);
             cells.push(promise.memory.map_or_else(|| UNKNOWN.to_owned(), |memory| memory.to_string()));
             cells.push(match promise.basis {
+                Basis::Stated { windows } => format!("its own promise, {}", spans(windows)),
                 Basis::Observed { windows } => spans(windows),
                 Basis::Stretched { windows } => format!("a guess from {}", spans(windows)),
             });

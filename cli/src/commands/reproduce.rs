@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::Context;
-use gleaner_experiments::{Reproduction, bconf, canal, chisim, mapreduce, rhic, stfc};
+use gleaner_experiments::{Reproduction, bconf, canal, chisim, forecast, mapreduce, rhic, stfc};
 use gleaner_planner::reservations::forecast::Forecaster;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -20,6 +20,7 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         | ReproduceCommand::Stfc { plots, details, .. }
         | ReproduceCommand::Mapreduce { plots, details, .. }
         | ReproduceCommand::Chisim { plots, details, .. }
+        | ReproduceCommand::Forecast { plots, details, .. }
         | ReproduceCommand::Bconf { plots, details, .. }
         | ReproduceCommand::Canal { plots, details, .. } => (plots.as_deref(), *details),
         ReproduceCommand::Harm(_) => (None, false),
@@ -37,10 +38,11 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         bar.set_position(done as u64);
     };
     let reproduction = match command {
-        ReproduceCommand::Rhic { seed, mixes, traces, details, .. } => {
-            let traces = traces.clone();
-            let options = rhic::Options { seed: *seed, mixes: *mixes, traces, all_predictors: *details };
-            rhic::reproduce(&options, &progress)?
+        ReproduceCommand::Rhic { seed, mixes, traces, .. } => {
+            rhic::reproduce(&rhic::Options { seed: *seed, mixes: *mixes, traces: traces.clone() }, &progress)?
+        }
+        ReproduceCommand::Forecast { seed, traces, .. } => {
+            forecast::reproduce(&forecast::Options { seed: *seed, traces: traces.clone() }, &progress)?
         }
         ReproduceCommand::Stfc { seed, runs, traces, .. } => {
             stfc::reproduce(&stfc::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?

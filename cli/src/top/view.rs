@@ -16,7 +16,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, Tab
 
 use super::state::{Snapshot, State, Tab};
 use crate::format;
-use crate::format::{clean, goal, pool_share, reserved, response_time, seconds, share, three_digits, word};
+use crate::format::{clean, goal, pool_share, promises, reserved, response_time, seconds, share, three_digits, word};
 use crate::guests::{Guest, Role, limits_in_words, managed_by, per_second};
 use crate::held;
 use crate::states::{self, Meaning};
@@ -258,7 +258,13 @@ fn residual(state: &State, frame: &mut Frame<'_>, area: Rect) {
         let report = host.report.as_ref().filter(|_| host.connected);
         let numbers = match report.and_then(|report| report.residual.cpu.value()) {
             Some(cpu) => {
-                format!("{} expected, {} promised of {}", cores(cpu.expected), cores(cpu.safe), host.facts.cores)
+                let of_cores = host.facts.cores;
+                let broken = report.map(|report| promises(&report.residual)).unwrap_or_default();
+                format!(
+                    "{} expected, {} promised of {of_cores}; broken: {broken}",
+                    cores(cpu.expected),
+                    cores(cpu.safe)
+                )
             }
             None => "not known".to_owned(),
         };

@@ -365,6 +365,24 @@ impl<'d> Section<'d> {
         (allowed, number)
     }
 
+    /// A part as a percentage, such as "1%"; `default` if missing. It and `range` are parts of one.
+    pub fn percentage(&mut self, key: &'static str, default: f64, range: RangeInclusive<f64>) -> f64 {
+        let allowed = format!("a percentage from {} to {}", percent(*range.start()), percent(*range.end()));
+        let part = self.take(key).map_or(default, |value| {
+            let text = match value.get_ref() {
+                DeValue::String(text) => text.trim().strip_suffix('%'),
+                _ => None,
+            };
+            let part = text.and_then(|number| number.trim().parse::<f64>().ok()).map(|number| number / 100.0);
+            part.filter(|part| range.contains(part)).unwrap_or_else(|| {
+                self.wrong(key, value, &allowed);
+                default
+            })
+        });
+        self.remember(key, allowed, Some(percent(default)), Some(percent(part)));
+        part
+    }
+
     /// True or false, `default` if missing.
     pub fn flag(&mut self, key: &'static str, default: bool) -> bool {
         let allowed = "true or false";
@@ -509,6 +527,11 @@ impl<'d> Section<'d> {
     }
 }
 
+/// A part of one as a percentage in quotes. A millionth of a percent is the finest that is told apart.
+fn percent(part: f64) -> String {
+    format!("\"{}%\"", (part * 1e8).round() / 1e6)
+}
+
 impl Drop for Section<'_> {
     fn drop(&mut self) {
         let Some(table) = self.table else { return };
@@ -547,6 +570,27 @@ mod tests {
     fn defaults_and_values() {
         let config = read("name = 'x'\n[guard]\nperiod_ms = 1_00\nheadroom = 1\nglobs = ['a', 'b']\n").unwrap();
         assert_eq!(config, (100, 1.0, true, "x".into(), vec!["a".into(), "b".into()]));
+    }
+
+    #[test]
+    fn a_percentage_is_a_text_with_its_sign_and_within_its_bounds() {
+        let of = |value: &str| {
+            let source = Source::from_text(Path::new("a.toml"), &format!("risk = {value}\n"));
+            let document = source.parse();
+            let part = document.root().percentage("risk", 0.01, 0.001..=0.2);
+            let key = document.keys().remove(0);
+            document.finish(Some(part)).map(|part| (part, key.value)).map_err(|problems| problems.to_string())
+        };
+        assert_eq!(of("'1%'"), Ok((0.01, Some("\"1%\"".to_owned()))));
+        assert_eq!(of("' 0.1 %'"), Ok((0.001, Some("\"0.1%\"".to_owned()))));
+        assert_eq!(of("'20%'"), Ok((0.2, Some("\"20%\"".to_owned()))));
+        for bad in ["'21%'", "'0%'", "0.01", "1", "'1'", "'nan%'", "'-1%'", "''", "'1%%'"] {
+            let said = of(bad).unwrap_err();
+            assert!(
+                said.contains("a.toml:1: `risk` is ") && said.contains("from \"0.1%\" to \"20%\""),
+                "{bad}: {said}"
+            );
+        }
     }
 
     #[test]

@@ -450,6 +450,10 @@ pub struct ResidualForecast {
     pub memory: Reading<Bounded<Bytes>>,
     /// The track record of the safe CPU bound.
     pub record: PromiseRecord,
+    /// How it held lately against the risk that it states; `None` where that is not reported, by an agent of an older
+    /// release, or the method states none.
+    #[serde(default)]
+    pub windows: Option<PromiseWindows>,
 }
 
 /// How often the foreground took more CPU than was left to it by the promise (the safe bound) once the
@@ -467,6 +471,54 @@ impl PromiseRecord {
     #[must_use]
     pub fn violation_rate(self) -> Option<Fraction> {
         (self.judged > 0).then(|| Fraction::clamped(self.broken as f64 / self.judged as f64))
+    }
+}
+
+/// Promises of the last day against the risk that they state. Promises a second apart share nearly all of the time they are
+/// about; only those whose windows do not overlap count here, one for each lookahead.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PromiseWindows {
+    /// The part of promises that may break (`forecast.risk`).
+    pub risk: Fraction,
+    /// Windows in which more was used than the promise left.
+    pub broken: u32,
+    /// All windows that are over, those among them.
+    pub judged: u32,
+}
+
+/// Numbers are no windows of promises.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error(
+    "risk = {risk}, judged = {judged}, broken = {broken} are no windows of promises: the risk must be above 0 and below 1, \
+     at most {} may be judged, and no more broken than are judged",
+    PromiseWindows::MOST
+)]
+pub struct InvalidWindows {
+    risk: f64,
+    judged: u32,
+    broken: u32,
+}
+
+impl PromiseWindows {
+    /// Most windows of a day: one a second, the shortest lookahead.
+    pub const MOST: u32 = 86_400;
+
+    /// Builds one.
+    ///
+    /// # Errors
+    /// [`InvalidWindows`] unless the risk is between 0 and 1, and `broken` ≤ `judged` ≤ [`PromiseWindows::MOST`].
+    pub fn new(risk: Fraction, judged: u32, broken: u32) -> Result<Self, InvalidWindows> {
+        let risk_is_one = 0.0 < risk.value() && risk.value() < 1.0;
+        match risk_is_one && broken <= judged && judged <= Self::MOST {
+            true => Ok(Self { risk, judged, broken }),
+            false => Err(InvalidWindows { risk: risk.value(), judged, broken }),
+        }
+    }
+
+    /// The part that broke; `None` before the first is over.
+    #[must_use]
+    pub fn broken_share(&self) -> Option<Fraction> {
+        (self.judged > 0).then(|| Fraction::clamped(f64::from(self.broken) / f64::from(self.judged)))
     }
 }
 

@@ -255,3 +255,46 @@ fn what_is_not_known_is_no_nothing() {
     let advice = total(question, vec![own(Standing::Ready, false), own(Standing::Ready, true)]);
     assert_eq!((advice.ready, advice.in_use), (None, Some(CoreShare::ZERO)));
 }
+
+/// What is promised of a host of one core whose agent promises 60 % of it for five minutes at 1 %, of whose windows so many
+/// broke.
+fn own_promise(for_s: f64, risk: f64, judged: u32, broken: u32) -> Reading<Promise> {
+    let id = HostId::new("h1").unwrap();
+    let mut report = support::report(&id, 1);
+    report.machine.cpu_capacity = share(100.0);
+    report.residual = ResidualForecast {
+        lookahead_s: 300.0,
+        windows: gleaner_types::report::PromiseWindows::new(
+            gleaner_types::units::Fraction::clamped(0.01),
+            judged,
+            broken,
+        )
+        .ok(),
+        ..support::residual(80.0, 60.0)
+    };
+    let own = facts(true);
+    let history = history(80.0, &[20.0; 1_440]);
+    let candidate = Candidate {
+        host: &id,
+        facts: &own,
+        report: Some(&report),
+        history: Some(&history),
+        left: Ok(share(100.0)),
+        held_until: None,
+        job: None,
+    };
+    about(&Question { for_s, risk }, &candidate).promise
+}
+
+#[test]
+fn what_an_agent_promises_all_the_time_is_what_is_advised_for_that_time_and_risk() {
+    let of = |promise: Reading<Promise>| promise.value().map(|own| (own.cpu, own.basis)).unwrap();
+    assert_eq!(of(own_promise(300.0, 0.01, 288, 2)), (share(60.0), Basis::Stated { windows: 288 }));
+    for (for_s, risk, judged, broken) in
+        [(600.0, 0.01, 288, 2), (300.0, 0.05, 288, 2), (300.0, 0.01, 2, 0), (300.0, 0.01, 288, 100)]
+    {
+        let (cpu, basis) = of(own_promise(for_s, risk, judged, broken));
+        assert!(matches!(basis, Basis::Observed { .. } | Basis::Stretched { .. }), "{basis:?}");
+        assert!((cpu.percent() - 80.0).abs() < 0.1, "of a history without an error: {cpu}");
+    }
+}

@@ -5,6 +5,7 @@
 //! controller; jobs and applications read it.
 
 mod host;
+mod promises;
 mod reconcile;
 
 pub(super) use host::Host;
@@ -178,6 +179,8 @@ impl Hosts {
         outputs: &mut Outputs,
     ) {
         outputs.event(joined(&id, &facts));
+        // What its promises did is of the last day, whoever runs.
+        let promises = self.known.get(&id).map(|before| before.promises).unwrap_or_default();
         let host = Host {
             connected: true,
             left: false,
@@ -189,6 +192,7 @@ impl Hosts {
             // What a host of another incarnation was commanded is gone with it; the same one may have missed some.
             commanded: Vec::new(),
             volunteer_known: false,
+            promises,
         };
         self.known.insert(id, host);
     }
@@ -240,11 +244,18 @@ impl Hosts {
         true
     }
 
-    /// Keeps an accepted report as the last one of its host.
-    pub(super) fn keep(&mut self, report: HostReport) {
-        if let Some(host) = self.known.get_mut(&report.host) {
-            host.report = Some(report);
+    /// Keeps an accepted report as the last one of its host. On a host that is `dedicated` to a job, the job's own workers
+    /// count as foreground.
+    pub(super) fn keep(&mut self, report: HostReport, dedicated: bool, now: Timestamp, outputs: &mut Outputs) {
+        let Some(host) = self.known.get_mut(&report.host) else { return };
+        if let Some(windows) = report.residual.windows {
+            let before = host.report.as_ref().and_then(|last| last.residual.windows);
+            if before != Some(windows) {
+                let news = host.promises.judge(&report.host, windows, dedicated, now);
+                news.into_iter().for_each(|event| outputs.event(event));
+            }
         }
+        host.report = Some(report);
     }
 
     /// Takes an answer to a command. Gives the detail of a volunteer's refusal to run.

@@ -245,6 +245,8 @@ pub struct HostGlance<'a> {
     pub facts: &'a HostFacts,
     /// The last report.
     pub report: Option<&'a HostReport>,
+    /// More of its promises break than their risk allows.
+    pub breaks_promises: bool,
     /// Commands under a lease in force.
     pub leases: usize,
     /// An operator wants it, or all hosts, left alone until then.

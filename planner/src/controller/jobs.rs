@@ -82,6 +82,11 @@ impl Jobs {
         self.list.iter().find(needs).map(|job| &job.status.spec.id)
     }
 
+    /// A job that has not ended runs its workers on a host outside of the volunteer.
+    pub(super) fn dedicates(&self, host: &HostId) -> bool {
+        self.list.iter().any(|job| !job.is_over() && job.has_dedicated(host))
+    }
+
     /// The jobs on clusters for which a host works or drains.
     pub(super) fn sharing(&self, host: &HostId) -> impl Iterator<Item = &JobId> {
         let has = move |job: &&Job| !job.is_over() && job.cluster().is_some_and(|cluster| cluster.uses(host));

@@ -1,13 +1,13 @@
 //! The history's last period again (RHIC §4.2).
 //! In: the history. Out: one prediction. Called through the registry.
 
-use super::forecaster::{Forecaster, Setup};
+use super::forecaster::Forecaster;
 use super::steps::{OfSteps, covariance, mean, repeated};
 
 /// Autocorrelation from which a lag counts as a period. Chosen.
 const PERIODIC: f64 = 0.5;
 
-pub(super) fn forecaster(_: &Setup<'_>) -> Box<dyn Forecaster> {
+pub(super) fn forecaster(_: f64) -> Box<dyn Forecaster> {
     Box::new(OfSteps::new(autocorrelation))
 }
 

@@ -1,13 +1,13 @@
 //! An autoregression of the history (RHIC §4.2): every step as a weighted sum of the steps before it.
 //! In: the history. Out: one prediction. Called through the registry.
 
-use super::forecaster::{Forecaster, Setup};
+use super::forecaster::Forecaster;
 use super::steps::{OfSteps, covariance, mean};
 
 /// Order of the autoregression. Chosen.
 const ORDER: usize = 8;
 
-pub(super) fn forecaster(_: &Setup<'_>) -> Box<dyn Forecaster> {
+pub(super) fn forecaster(_: f64) -> Box<dyn Forecaster> {
     Box::new(OfSteps::new(autoregression))
 }
 

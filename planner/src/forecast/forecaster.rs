@@ -1,24 +1,13 @@
-//! The contract of a way to predict. In: what a method is made with ([`Setup`]) and shown ([`Past`]). Out: what it says
+//! The contract of a way to predict from a short history. In: what a method is shown ([`Past`]). Out: what it says
 //! ([`Prediction`]). [`ResidualForecaster`] calls; the members of the family are the files beside this one.
 //!
 //! [`ResidualForecaster`]: super::ResidualForecaster
 
 use std::fmt;
 
-/// What a forecaster is made with.
-#[derive(Clone, Copy)]
-pub(super) struct Setup<'s> {
-    /// History to look at, in seconds.
-    pub(super) history_s: f64,
-    /// How far to look ahead, in seconds.
-    pub(super) lookahead_s: f64,
-    /// Makes one of each method that competes, the default first: for the method that chooses among them.
-    pub(super) competitors: &'s dyn Fn() -> Vec<Box<dyn Forecaster>>,
-}
-
 /// A way to predict the foreground's mean demand over the lookahead.
 ///
-/// It is made with the settings, shown every sample, and asked any number of times. It reads no clock and keeps its
+/// It is made with the length of the history, shown every sample, and asked any number of times. It reads no clock and keeps its
 /// memory bounded. Demands are in percent of one core, finite and not negative; so must the predictions be, and none may
 /// exceed what was ever demanded.
 pub trait Forecaster: fmt::Debug + Send + Sync {

@@ -65,11 +65,6 @@ impl History {
         }
     }
 
-    /// Samples in the history.
-    pub(super) fn len(&self) -> usize {
-        self.samples.len()
-    }
-
     /// Seconds that the samples stand for.
     pub(super) fn span_s(&self) -> f64 {
         self.samples.span_s()
@@ -108,7 +103,7 @@ mod tests {
         assert_eq!(history.recent_mean(), None);
         history.push(4.0, 40.0, 1.0);
         assert_eq!(history.recent_mean(), Some(25.0));
-        assert_eq!((history.len(), history.past().latest), (4, 40.0));
+        assert_eq!((history.span_s(), history.past().latest), (4.0, 40.0));
     }
 
     proptest! {

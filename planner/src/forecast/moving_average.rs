@@ -1,12 +1,12 @@
 //! The moving average (RHIC §4.2, the papers' choice): the next minutes are as the history in the mean.
 //! In: the history. Out: one prediction. Called through the registry.
 
-use super::forecaster::{Forecaster, Past, Prediction, Setup};
+use super::forecaster::{Forecaster, Past, Prediction};
 
 #[derive(Debug)]
 struct MovingAverage;
 
-pub(super) fn forecaster(_: &Setup<'_>) -> Box<dyn Forecaster> {
+pub(super) fn forecaster(_: f64) -> Box<dyn Forecaster> {
     Box::new(MovingAverage)
 }
 

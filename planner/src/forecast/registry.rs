@@ -1,29 +1,28 @@
 //! The registry of forecasters: every method by its name. In: a name of the config. Out: the [`Method`] that makes the
-//! forecaster. The config, docs/configuration.md, reports and `best` read it. This file says what an entry is; the list is
+//! forecaster. The config, docs/configuration.md and reports read it. This file says what an entry is; the list is
 //! in the file above.
 
 use std::fmt;
 
 use gleaner_types::method::MethodName;
 
-use super::forecaster::{Forecaster, Setup};
+use super::forecaster::Forecaster;
 
-/// Whether a method is one of those that `best` chooses from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// It estimates the mean demand, and `best` may prefer it.
-    Competes,
-    /// It stands alone.
-    Alone,
+/// What a method is made of.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    /// The mixture with a calibrated bound, which learns for a day.
+    Calibrated,
+    /// A forecaster of the history, made with its length in seconds.
+    OfHistory(fn(f64) -> Box<dyn Forecaster>),
 }
 
 /// A way to predict: one entry of [`METHODS`](super::METHODS).
 #[derive(Clone, Copy)]
 pub struct Method {
     pub(super) name: &'static str,
-    pub(super) role: Role,
     pub(super) meaning: &'static str,
-    pub(super) forecaster: fn(&Setup<'_>) -> Box<dyn Forecaster>,
+    pub(super) kind: Kind,
 }
 
 impl Method {
@@ -70,17 +69,25 @@ impl fmt::Debug for Method {
     }
 }
 
-/// Declares the modules of the methods, and `METHODS` with an entry for each.
+/// Declares the modules of the methods, and `METHODS` with an entry for each: first the one that is calibrated, then those
+/// of the history.
 macro_rules! methods {
-    ($($name:ident: $role:ident, $meaning:literal;)+) => {
+    ($calibrated:ident: $calibrated_meaning:literal; $($name:ident: $meaning:literal;)+) => {
+        mod $calibrated;
         $(mod $name;)+
 
         /// All methods, the default first.
-        pub static METHODS: &[Method] = &[$(Method {
-            name: stringify!($name),
-            role: registry::Role::$role,
-            meaning: $meaning,
-            forecaster: $name::forecaster,
-        }),+];
+        pub static METHODS: &[Method] = &[
+            Method {
+                name: stringify!($calibrated),
+                meaning: $calibrated_meaning,
+                kind: registry::Kind::Calibrated,
+            },
+            $(Method {
+                name: stringify!($name),
+                meaning: $meaning,
+                kind: registry::Kind::OfHistory($name::forecaster),
+            }),+
+        ];
     };
 }

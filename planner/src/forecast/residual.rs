@@ -1,23 +1,36 @@
-//! The residual of one host: capacity less predicted demand. In: samples. Out: the forecast of a report. It also judges
-//! its own promises once their lookahead has passed.
-
-use std::collections::VecDeque;
+//! The residual of one host: capacity less predicted demand. In: samples. Out: the forecast of a report, and what outlives a
+//! restart. It also judges its own promises once their lookahead has passed.
 
 use gleaner_types::method::MethodName;
-use gleaner_types::report::{Bounded, PromiseRecord, Reading, Reason, ResidualForecast};
-use gleaner_types::units::{Bytes, CoreShare};
+use gleaner_types::report::{Bounded, PromiseWindows, Reading, Reason, ResidualForecast};
+use gleaner_types::units::{Bytes, CoreShare, Fraction};
+use serde::{Deserialize, Serialize};
 
 use super::ForecastSettings;
+use super::calibrated::{Bounds, Series, SeriesState, StateError};
 use super::forecaster::{Forecaster, Margin};
 use super::history::{History, LEAST_SAMPLES};
-use super::window::{MOST_SAMPLES, Maximum, Window};
+use super::promises::{Hour, Promises, Windows};
+use super::registry::Kind;
 
-/// A promise whose lookahead has not passed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Promise {
-    due_s: f64,
-    /// Demand that would just keep the promise: capacity less the safe residual.
-    demand: f64,
+/// What a forecaster knows, as plain data that outlives a restart: about 20 KiB in binary and at most 64 KiB as JSON, for a
+/// day of CPU and memory. Methods of a short history keep of it only the windows and the memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ForecastState {
+    method: MethodName,
+    lookahead_s: f64,
+    samples: u64,
+    capacity: CoreShare,
+    cpu: Option<SeriesState>,
+    memory: SeriesState,
+    hours: Vec<Hour>,
+}
+
+/// What predicts the foreground's CPU.
+#[derive(Debug)]
+enum Demand {
+    Calibrated(Box<Series>),
+    OfHistory(Box<History>, Box<dyn Forecaster>),
 }
 
 /// Predicts the residual of one host.
@@ -27,42 +40,129 @@ pub struct ResidualForecaster {
     method: MethodName,
     clock_s: f64,
     capacity: CoreShare,
-    /// Foreground CPU.
-    demand: History,
-    forecaster: Box<dyn Forecaster>,
-    /// Memory free for a volunteer.
-    memory: Window,
-    least_memory: Maximum,
-    promises: VecDeque<Promise>,
-    record: PromiseRecord,
+    /// Samples of the foreground's CPU.
+    samples: u64,
+    demand: Demand,
+    /// The foreground's memory, as memory that is not free: the negative of what a volunteer could have.
+    memory: Series,
+    memory_free: Bytes,
+    promises: Promises,
 }
 
 impl ResidualForecaster {
     /// A forecaster without history.
     #[must_use]
     pub fn new(settings: ForecastSettings) -> Self {
+        let ForecastSettings { history_s, lookahead_s, risk, .. } = settings;
+        let demand = match settings.method.kind {
+            Kind::Calibrated => Demand::Calibrated(Box::new(Series::new(lookahead_s, risk, Bounds::Mean))),
+            Kind::OfHistory(forecaster) => {
+                Demand::OfHistory(Box::new(History::new(history_s, lookahead_s)), forecaster(history_s))
+            }
+        };
         Self {
             settings,
             method: settings.method.reported(),
             clock_s: 0.0,
             capacity: CoreShare::ZERO,
-            demand: History::new(settings.history_s, settings.lookahead_s),
-            forecaster: settings.method.start(settings.history_s, settings.lookahead_s),
-            memory: Window::new(settings.history_s),
-            least_memory: Maximum::new(settings.history_s),
-            promises: VecDeque::new(),
-            record: PromiseRecord::default(),
+            samples: 0,
+            demand,
+            memory: Series::new(lookahead_s, risk, Bounds::Largest),
+            memory_free: Bytes(0),
+            promises: Promises::new(lookahead_s),
         }
     }
 
-    /// Goes on by other settings. The history stays where only the promised standard deviations are others;
+    /// Goes on by other settings. The history stays where only the promised standard deviations or the risk are others;
     /// otherwise it begins anew.
     pub fn set_settings(&mut self, settings: ForecastSettings) {
-        if (ForecastSettings { sigma_k: settings.sigma_k, ..self.settings }) == settings {
-            self.settings = settings;
-        } else {
+        let ForecastSettings { sigma_k, risk, .. } = settings;
+        if (ForecastSettings { sigma_k, risk, ..self.settings }) != settings {
             *self = Self::new(settings);
+            return;
         }
+        if risk.to_bits() != self.settings.risk.to_bits() {
+            self.memory.set_risk(risk);
+            if let Demand::Calibrated(series) = &mut self.demand {
+                series.set_risk(risk);
+            }
+        }
+        self.settings = settings;
+    }
+
+    /// Takes the fleet's pooled errors, as multiples of the usual error of the host they are from: they stand for what this
+    /// host has not shown yet, and count less the more it has shown. Those that are not finite are left out, and those
+    /// beyond the first 512; without any, built-in ones are used.
+    pub fn set_pool(&mut self, errors: &[f64]) {
+        if let Demand::Calibrated(series) = &mut self.demand {
+            series.set_pool(errors);
+        }
+    }
+
+    /// The host's own errors of the last day, newest last, as multiples of its usual error: at most 1,440. None where the
+    /// method has none.
+    #[must_use]
+    pub fn errors(&self) -> Vec<f64> {
+        match &self.demand {
+            Demand::Calibrated(series) => series.errors().collect(),
+            Demand::OfHistory(..) => Vec::new(),
+        }
+    }
+
+    /// How the promises of CPU held over the last day, by windows of one lookahead that do not overlap.
+    #[must_use]
+    pub fn windows(&self) -> Windows {
+        self.promises.windows()
+    }
+
+    /// What is known, for [`Self::resume`].
+    #[must_use]
+    pub fn state(&self) -> ForecastState {
+        ForecastState {
+            method: self.method.clone(),
+            lookahead_s: self.settings.lookahead_s,
+            samples: self.samples,
+            capacity: self.capacity,
+            cpu: match &self.demand {
+                Demand::Calibrated(series) => Some(series.state()),
+                Demand::OfHistory(..) => None,
+            },
+            memory: self.memory.state(),
+            hours: self.promises.hours(),
+        }
+    }
+
+    /// Goes on from a state of `gap_s` seconds ago. What happened since is a gap: a lookahead that spans it is not judged.
+    ///
+    /// # Errors
+    /// [`StateError`] for a state of another method or lookahead, and for the first value that cannot be.
+    pub fn resume(settings: ForecastSettings, state: ForecastState, gap_s: f64) -> Result<Self, StateError> {
+        let mut forecaster = Self::new(settings);
+        if state.method != forecaster.method {
+            let (found, wanted) = (state.method.to_string(), forecaster.method.to_string());
+            return Err(StateError::OtherMethod { found, wanted });
+        }
+        if state.lookahead_s.to_bits() != settings.lookahead_s.to_bits() {
+            return Err(StateError::OtherLookahead { found: state.lookahead_s, wanted: settings.lookahead_s });
+        }
+        if !(gap_s.is_finite() && gap_s >= 0.0) {
+            return Err(StateError::Value { field: "gap_s", value: gap_s });
+        }
+        let ForecastSettings { lookahead_s, risk, .. } = settings;
+        forecaster.memory = Series::resume(lookahead_s, risk, Bounds::Largest, state.memory, gap_s)?;
+        match (&mut forecaster.demand, state.cpu) {
+            (Demand::Calibrated(series), Some(cpu)) => {
+                **series = Series::resume(lookahead_s, risk, Bounds::Mean, cpu, gap_s)?;
+                forecaster.samples = state.samples;
+                forecaster.capacity = state.capacity;
+            }
+            (Demand::Calibrated(_), None) => return Err(StateError::Value { field: "cpu", value: 0.0 }),
+            (Demand::OfHistory(..), _) => {}
+        }
+        if !forecaster.promises.restore(&state.hours, gap_s) {
+            return Err(StateError::Value { field: "hours", value: state.hours.len() as f64 });
+        }
+        Ok(forecaster)
     }
 
     /// Takes one sample: the host's capacity, the foreground's CPU, and the memory a volunteer could have. A
@@ -79,47 +179,44 @@ impl ResidualForecaster {
         }
         self.clock_s += interval_s;
         self.capacity = capacity;
-        if let Some(bytes) = memory_free {
-            self.memory.push(self.clock_s, bytes.0 as f64, interval_s);
-            self.least_memory.push(self.clock_s, -(bytes.0 as f64));
-        }
-        if let Some(cpu) = foreground_cpu {
-            self.demand.push(self.clock_s, cpu.percent(), interval_s);
-            self.forecaster.observe(&self.demand.past());
-        }
-        self.judge();
-        let safe = foreground_cpu.and_then(|_| self.cpu_demand()).map(|demand| demand.safe);
-        if let Some(safe) = safe.filter(|_| self.promises.len() < MOST_SAMPLES) {
-            let due_s = self.clock_s + self.settings.lookahead_s;
-            self.promises.push_back(Promise { due_s, demand: safe.min(capacity.percent()) });
-        }
-    }
-
-    /// Judges the promises that are due: broken when the mean demand over the lookahead exceeded what was
-    /// left to the foreground. A lookahead of which less than half was sampled is not judged.
-    fn judge(&mut self) {
-        while let Some(promise) = self.promises.front().copied().filter(|promise| promise.due_s <= self.clock_s) {
-            self.promises.pop_front();
-            if let Some(actual) = self.demand.recent_mean() {
-                self.record.judged += 1;
-                // A hundredth of a percent of a core is below what the kernel's counters resolve.
-                self.record.broken += u64::from(actual > promise.demand + 0.01);
+        self.memory.observe(memory_free.map(|bytes| -(bytes.0 as f64)), interval_s);
+        self.memory_free = memory_free.unwrap_or(self.memory_free);
+        let cpu = foreground_cpu.map(CoreShare::percent);
+        self.samples += u64::from(cpu.is_some());
+        match &mut self.demand {
+            Demand::Calibrated(series) => series.observe(cpu, interval_s),
+            Demand::OfHistory(history, forecaster) => {
+                if let Some(cpu) = cpu {
+                    history.push(self.clock_s, cpu, interval_s);
+                    forecaster.observe(&history.past());
+                }
             }
+        }
+        self.promises.observe(cpu, interval_s);
+        if let Some(demand) = cpu.and_then(|_| self.cpu_demand()) {
+            self.promises.push(demand.safe.min(capacity.percent()));
         }
     }
 
     /// Expected and safe foreground CPU, in percent of one core; the safe one is the larger.
     fn cpu_demand(&self) -> Option<Bounded<f64>> {
-        if self.demand.len() < LEAST_SAMPLES {
+        if self.samples < LEAST_SAMPLES as u64 {
             return None;
         }
-        let prediction = self.forecaster.predict(&self.demand.past());
-        let margin = match prediction.margin {
-            Margin::Usual => self.settings.sigma_k * self.demand.deviation_of_means(),
-            Margin::Deviations(deviation) => self.settings.sigma_k * deviation,
-            Margin::Above(margin) => margin,
-        };
-        Some(Bounded { expected: prediction.expected, safe: prediction.expected + margin })
+        match &self.demand {
+            Demand::Calibrated(series) => {
+                series.outlook().map(|outlook| Bounded { expected: outlook.expected, safe: outlook.bound })
+            }
+            Demand::OfHistory(history, forecaster) => {
+                let prediction = forecaster.predict(&history.past());
+                let margin = match prediction.margin {
+                    Margin::Usual => self.settings.sigma_k * history.deviation_of_means(),
+                    Margin::Deviations(deviation) => self.settings.sigma_k * deviation,
+                    Margin::Above(margin) => margin,
+                };
+                Some(Bounded { expected: prediction.expected, safe: prediction.expected + margin })
+            }
+        }
     }
 
     /// The forecast now.
@@ -128,25 +225,37 @@ impl ResidualForecaster {
         let left = |demand: f64| CoreShare::clamped(self.capacity.percent() - demand);
         let cpu = match self.cpu_demand() {
             Some(demand) => Reading::Value(Bounded { expected: left(demand.expected), safe: left(demand.safe) }),
-            None => Reading::because(Reason::MoreSamplesNeeded {
-                taken: self.demand.len() as u64,
-                needed: LEAST_SAMPLES as u64,
-            }),
+            None => Reading::because(Reason::MoreSamplesNeeded { taken: self.samples, needed: LEAST_SAMPLES as u64 }),
         };
-        let memory = match self.least_memory.value() {
-            Some(negative) => {
-                Reading::Value(Bounded { expected: whole_bytes(self.memory.mean()), safe: whole_bytes(-negative) })
+        let memory = match self.memory.outlook() {
+            Some(outlook) => {
+                let expected = whole_bytes(-outlook.expected);
+                // No more is promised than there is.
+                let safe = whole_bytes(-outlook.bound).min(self.memory_free).min(expected);
+                Reading::Value(Bounded { expected, safe })
             }
             None => Reading::because(Reason::NoMemorySample),
         };
         ResidualForecast {
             method: self.method.clone(),
-            history_s: self.demand.span_s(),
+            history_s: match &self.demand {
+                Demand::Calibrated(series) => series.known_s(),
+                Demand::OfHistory(history, _) => history.span_s(),
+            },
             lookahead_s: self.settings.lookahead_s,
             cpu,
             memory,
-            record: self.record,
+            record: self.promises.record(),
+            windows: self.stated_windows(),
         }
+    }
+
+    /// The last day's windows beside the risk, where the method states one.
+    fn stated_windows(&self) -> Option<PromiseWindows> {
+        let Demand::Calibrated(_) = self.demand else { return None };
+        let Windows { judged, broken } = self.windows();
+        let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX).min(PromiseWindows::MOST);
+        PromiseWindows::new(Fraction::clamped(self.settings.risk), most(judged), most(broken)).ok()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The history's typical period again, or a Markov chain where it has none (CloudScale, SOCC 2011, after RHIC §4.2).
 //! In: the history. Out: one prediction. Called through the registry.
 
-use super::forecaster::{Forecaster, Setup};
+use super::forecaster::Forecaster;
 use super::steps::{OfSteps, mean, repeated};
 
 /// Correlation of one period with the next from which they form a signature (CloudScale, SOCC 2011: 0.85).
@@ -9,7 +9,7 @@ const LEAST_CORRELATION: f64 = 0.85;
 /// States of the Markov chain. Chosen.
 const STATES: usize = 8;
 
-pub(super) fn forecaster(_: &Setup<'_>) -> Box<dyn Forecaster> {
+pub(super) fn forecaster(_: f64) -> Box<dyn Forecaster> {
     Box::new(OfSteps::new(signature))
 }
 

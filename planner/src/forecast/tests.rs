@@ -1,5 +1,5 @@
 use gleaner_types::method::MethodName;
-use gleaner_types::report::{AbsenceKind, Bounded, Reading};
+use gleaner_types::report::{AbsenceKind, Reading};
 use gleaner_types::units::{Bytes, CoreShare};
 use proptest::prelude::*;
 
@@ -10,11 +10,16 @@ fn share(percent: f64) -> CoreShare {
 }
 
 fn settings(method: &str, history_s: f64, lookahead_s: f64) -> ForecastSettings {
-    ForecastSettings { method: Method::named(method).unwrap(), history_s, lookahead_s, sigma_k: 2.0 }
+    ForecastSettings { method: Method::named(method).unwrap(), history_s, lookahead_s, ..ForecastSettings::default() }
 }
 
 fn forecaster(method: &str, history_s: f64, lookahead_s: f64) -> ResidualForecaster {
     ResidualForecaster::new(settings(method, history_s, lookahead_s))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+fn bytes(of: f64) -> u64 {
+    of as u64
 }
 
 fn feed(forecaster: &mut ResidualForecaster, demands: &[f64]) {
@@ -97,13 +102,18 @@ fn promises_are_judged_when_their_lookahead_has_passed() {
 }
 
 #[test]
-fn memory_promises_the_least_of_the_history() {
-    let mut f = forecaster("moving_average", 10.0, 4.0);
-    for mib in [300, 100, 200] {
+fn memory_promises_no_more_than_there_is() {
+    let mut f = forecaster("moving_average", 10.0, 10.0);
+    for second in 0..4_000 {
+        let mib = 300 + 100 * u64::from(second / 20 % 2 == 0);
         f.observe(share(400.0), None, Some(Bytes::from_mib(mib)), 1.0);
     }
+    // It goes between 300 and 400 MiB every 20 s.
     let memory = *f.forecast().memory.value().unwrap();
-    assert_eq!(memory, Bounded { expected: Bytes::from_mib(200), safe: Bytes::from_mib(100) });
+    assert!((Bytes::from_mib(300)..=Bytes::from_mib(400)).contains(&memory.expected), "{memory:?}");
+    assert!((Bytes::from_mib(100)..=Bytes::from_mib(300)).contains(&memory.safe), "{memory:?}");
+    f.observe(share(400.0), None, Some(Bytes::from_mib(7)), 1.0);
+    assert!(f.forecast().memory.value().unwrap().safe <= Bytes::from_mib(7));
 }
 
 /// Demands of three kinds after one another: a wave, a level, spikes. Whole numbers by a generator of its own, so that they
@@ -129,11 +139,11 @@ fn mixed(samples: u32) -> Vec<f64> {
     (0..samples).map(demand).collect()
 }
 
-/// What every method said of the same demands, recorded when methods were still numbers of an enum: expected and safe
+/// What every method of a short history said of the same demands, recorded when methods were still numbers of an enum: expected and safe
 /// residual after 300, 900 and 1,500 samples.
 #[test]
 fn predictions_stay_what_they_were() {
-    let recorded: [(&str, [(f64, f64); 3]); 7] = [
+    let recorded: [(&str, [(f64, f64); 3]); 6] = [
         (
             "moving_average",
             [(262.025, 134.832_110_199), (340.558_333_333, 272.082_756_976), (292.566_666_667, 164.046_247_845)],
@@ -158,14 +168,6 @@ fn predictions_stay_what_they_were() {
                 (278.284_522_185, 151.091_632_434),
                 (347.967_806_503, 279.492_230_145),
                 (346.268_954_060, 217.748_536_238),
-            ],
-        ),
-        (
-            "best",
-            [
-                (279.983_001_662, 181.966_334_995),
-                (334.636_772_882, 236.620_106_216),
-                (303.609_176_379, 163.246_411_185),
             ],
         ),
     ];
@@ -195,7 +197,8 @@ fn names_are_valid_and_unique() {
         assert!(!method.meaning().is_empty() && !method.meaning().contains('|'), "it becomes a cell of a table");
     }
     assert_eq!(Method::named("moving-average"), None);
-    assert_eq!(Method::default().config_word(), "moving-average");
+    assert_eq!(Method::named("moving_average").map(Method::config_word), Some("moving-average".to_owned()));
+    assert_eq!((Method::default().name(), Method::default().config_word()), ("calibrated", "calibrated".to_owned()));
 }
 
 #[test]
@@ -211,20 +214,13 @@ fn names_travel_in_binary_whether_they_have_a_number_or_not() {
         "best",
     ];
     let names: Vec<MethodName> = METHODS.iter().map(|method| method.reported()).collect();
-    assert!(FIRST.iter().all(|first| names.iter().any(|name| name.as_str() == *first)), "{names:?}");
-    for name in names.into_iter().chain([MethodName::new("arima2").unwrap()]) {
+    for name in names.into_iter().chain(["best", "arima2"].map(|name| MethodName::new(name).unwrap())) {
         let number = FIRST.iter().position(|first| *first == name.as_str()).unwrap_or(FIRST.len());
         let mut bytes = Vec::new();
         gleaner_wire::encode_value(9, &name, &mut bytes).unwrap();
         assert_eq!(gleaner_wire::decode_value::<MethodName>(9, &bytes).unwrap(), name);
         assert_eq!(usize::from(bytes[0]), number, "{name}");
     }
-}
-
-#[test]
-fn the_default_competes_first() {
-    let competing: Vec<&Method> = METHODS.iter().filter(|method| method.role == Role::Competes).collect();
-    assert!(competing.len() > 1 && *competing[0] == Method::default(), "{competing:?}");
 }
 
 #[test]
@@ -300,9 +296,185 @@ proptest! {
                 prop_assert!(cpu.safe <= cpu.expected && cpu.expected <= share(1_000.0));
                 // Nothing beyond what was ever demanded is expected.
                 let most = demanded.iter().copied().fold(0.0, f64::max);
-                prop_assert!(cpu.expected.percent() >= 1_000.0 - most - 1e-6, "{cpu:?}, {most}");
+                prop_assert!(cpu.expected.percent() >= 1_000.0 - most - 1e-3, "{cpu:?}, {most}");
             }
             prop_assert!(forecast.record.broken <= forecast.record.judged);
         }
+    }
+}
+
+#[test]
+fn a_state_goes_on_where_it_was() {
+    for (lookahead_s, interval_s) in [(10.0, 1.0), (300.0, 60.0), (600.0, 300.0)] {
+        let settings = settings("calibrated", 60.0, lookahead_s);
+        let mut f = ResidualForecaster::new(settings);
+        for demand in mixed(1_500) {
+            f.observe(share(400.0), Some(share(demand)), Some(Bytes(1_000_000_000 - bytes(1e6 * demand))), interval_s);
+        }
+        let mut bytes = Vec::new();
+        gleaner_wire::encode_value(1, &f.state(), &mut bytes).unwrap();
+        let state: ForecastState = gleaner_wire::decode_value(1, &bytes).unwrap();
+        assert_eq!(state, f.state());
+        let resumed = ResidualForecaster::resume(settings, state, 0.0).unwrap();
+        let (before, after) = (f.forecast(), resumed.forecast());
+        assert_eq!((before.cpu, resumed.windows(), resumed.errors()), (after.cpu, f.windows(), f.errors()));
+        assert_eq!(before.memory.value().unwrap().expected, after.memory.value().unwrap().expected);
+    }
+}
+
+#[test]
+fn a_day_of_state_is_small() {
+    let settings = settings("calibrated", 600.0, 300.0);
+    let mut f = ResidualForecaster::new(settings);
+    for (minute, demand) in mixed(3_000).into_iter().enumerate() {
+        let demand = demand + (minute as f64).sin().abs();
+        let memory = Bytes(7_654_321_987 + bytes(1_234_567.0 * demand));
+        f.observe(share(400.0), Some(share(demand.min(400.0))), Some(memory), 60.0);
+    }
+    let state = f.state();
+    let json = serde_json::to_string(&state).unwrap().len();
+    let mut binary = Vec::new();
+    gleaner_wire::encode_value(1, &state, &mut binary).unwrap();
+    assert!(json <= 64 * 1_024 && binary.len() <= 32 * 1_024, "{json} and {}", binary.len());
+    // Whole hours: between 23 and 24 of them.
+    assert!(f.errors().len() == 1_440 && (276..=288).contains(&f.windows().judged), "{:?}", f.windows());
+}
+
+#[test]
+fn a_gap_is_a_gap() {
+    let settings = settings("calibrated", 600.0, 300.0);
+    let mut f = ResidualForecaster::new(settings);
+    (0..60).for_each(|_| f.observe(share(400.0), Some(share(100.0)), None, 60.0));
+    let mut resumed = ResidualForecaster::resume(settings, f.state(), 7_200.0).unwrap();
+    assert_eq!(resumed.windows(), f.windows());
+    // What it was is still expected, and nothing across the gap is judged.
+    let (expected, safe) = cpu(&resumed);
+    assert!((expected - 300.0).abs() < 1e-3 && (safe - 300.0).abs() < 1e-3, "{expected} {safe}");
+    (0..4).for_each(|_| resumed.observe(share(400.0), Some(share(390.0)), None, 60.0));
+    assert_eq!(resumed.forecast().record.judged, 0);
+    let forgotten = ResidualForecaster::resume(settings, f.state(), 1e9).unwrap();
+    assert_eq!(forgotten.windows(), Windows::default());
+    assert!(forgotten.forecast().cpu.value().is_none());
+}
+
+#[test]
+fn a_state_that_cannot_be_is_refused() {
+    let settings = settings("calibrated", 600.0, 300.0);
+    let mut f = ResidualForecaster::new(settings);
+    (0..200).for_each(|minute| f.observe(share(400.0), Some(share(f64::from(minute))), None, 60.0));
+    let good = serde_json::to_value(f.state()).unwrap();
+    let resume = |value: serde_json::Value| {
+        let state: ForecastState = serde_json::from_value(value).ok()?;
+        Some(ResidualForecaster::resume(settings, state, 60.0))
+    };
+    assert!(resume(good.clone()).unwrap().is_ok());
+    let faults = [
+        ("/method", serde_json::json!("signature")),
+        ("/lookahead_s", serde_json::json!(301.0)),
+        ("/cpu", serde_json::Value::Null),
+        ("/cpu/means", serde_json::json!(vec![1.0; 9_999])),
+        ("/cpu/means/0", serde_json::json!(1e300)),
+        ("/cpu/errors", serde_json::json!(vec![1.0; 9_999])),
+        ("/cpu/errors/0", serde_json::json!(1e6)),
+        ("/cpu/lookaheads", serde_json::json!(-1.0)),
+        ("/cpu/judged", serde_json::json!(-1.0)),
+        ("/cpu/level", serde_json::json!(2.0)),
+        ("/cpu/usual/0", serde_json::json!(-1.0)),
+        ("/cpu/first/2", serde_json::json!(-1.0)),
+        ("/cpu/sampled_s", serde_json::json!(-1.0)),
+        ("/cpu/expert_errors/0", serde_json::json!(-1.0)),
+        ("/cpu/expert_errors", serde_json::json!([1.0])),
+        ("/cpu/products/0", serde_json::json!(1e99)),
+        ("/cpu/came", serde_json::json!([])),
+        ("/memory/level", serde_json::json!(-9.0)),
+        ("/hours", serde_json::json!([{"ago": 1, "judged": 1, "broken": 2}])),
+    ];
+    for (place, value) in faults {
+        let mut state = good.clone();
+        *state.pointer_mut(place).unwrap() = value;
+        assert!(resume(state).is_none_or(|resumed| resumed.is_err()), "{place}");
+    }
+    for gap_s in [-1.0, f64::NAN, f64::INFINITY] {
+        assert!(ResidualForecaster::resume(settings, f.state(), gap_s).is_err(), "{gap_s}");
+    }
+}
+
+/// Broken windows among those of a series at one value a minute, five minutes ahead.
+fn windows_of(series: impl Iterator<Item = f64>, risk: f64) -> (u64, u64) {
+    let settings = ForecastSettings { risk, ..settings("calibrated", 600.0, 300.0) };
+    let mut f = ResidualForecaster::new(settings);
+    let (mut judged, mut broken) = (0, 0);
+    for (minute, demand) in series.enumerate() {
+        f.observe(share(400.0), Some(share(demand.clamp(0.0, 400.0))), None, 60.0);
+        if minute % 1_380 == 1_379 {
+            judged += f.windows().judged;
+            broken += f.windows().broken;
+        }
+    }
+    (judged, broken)
+}
+
+#[test]
+fn the_stated_share_breaks_where_regimes_switch() {
+    // Levels of two and of five hours, with noise; three days.
+    let noise = mixed(4_320);
+    for hours in [2, 5] {
+        let demand = |(minute, noise): (usize, &f64)| {
+            f64::from(u32::from(minute / (60 * hours) % 2 == 0)) * 200.0 + 40.0 + noise / 4.0
+        };
+        for (risk, most) in [(0.01, 0.03), (0.05, 0.06)] {
+            let (judged, broken) = windows_of(noise.iter().enumerate().map(demand), risk);
+            assert!(broken as f64 <= most * judged as f64, "{hours} h at {risk}: {broken} of {judged}");
+        }
+    }
+}
+
+#[test]
+fn a_pool_stands_for_what_was_not_seen() {
+    let safe = |pool: &[f64]| {
+        let mut f = forecaster("calibrated", 600.0, 300.0);
+        f.set_pool(pool);
+        for demand in mixed(30) {
+            f.observe(share(400.0), Some(share(demand)), None, 60.0);
+        }
+        cpu(&f).1
+    };
+    assert!(safe(&[0.1; 50]) > safe(&[]) && safe(&[]) > safe(&[25.0; 50]));
+    assert!(forecaster("moving_average", 600.0, 300.0).errors().is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn scale_and_shift_do_not_matter(
+        demands in prop::collection::vec(0.0..300.0f64, 30..200), scale in 0.5..8.0f64, shift in 0.0..200.0f64,
+    ) {
+        let (mut plain, mut scaled, mut shifted) = (
+            forecaster("calibrated", 60.0, 20.0), forecaster("calibrated", 60.0, 20.0), forecaster("calibrated", 60.0, 20.0),
+        );
+        for demand in demands {
+            plain.observe(share(400.0), Some(share(demand)), None, 1.0);
+            scaled.observe(share(400.0 * scale), Some(share(demand * scale)), None, 1.0);
+            shifted.observe(share(400.0 + shift), Some(share(demand + shift)), None, 1.0);
+        }
+        let (plain, scaled, shifted) = (cpu(&plain), cpu(&scaled), cpu(&shifted));
+        prop_assert!((plain.0 * scale - scaled.0).abs() < 0.5 && (plain.1 * scale - scaled.1).abs() < 20.0, "{plain:?} {scaled:?}");
+        prop_assert!((plain.0 - shifted.0).abs() < 0.5 && (plain.1 - shifted.1).abs() < 10.0, "{plain:?} {shifted:?}");
+    }
+
+    #[test]
+    fn the_pace_of_samples_does_not_matter(
+        minutes in prop::collection::vec(0.0..300.0f64, 60..120), parts in 1_u32..20,
+    ) {
+        let (mut slow, mut fast) = (forecaster("calibrated", 600.0, 300.0), forecaster("calibrated", 600.0, 300.0));
+        for demand in minutes {
+            slow.observe(share(400.0), Some(share(demand)), None, 60.0);
+            for _ in 0..parts {
+                fast.observe(share(400.0), Some(share(demand)), None, 60.0 / f64::from(parts));
+            }
+        }
+        let (slow, fast) = (cpu(&slow), cpu(&fast));
+        prop_assert!((slow.0 - fast.0).abs() < 0.1, "{slow:?} {fast:?}");
+        prop_assert!((slow.1 - fast.1).abs() < 30.0, "{slow:?} {fast:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The largest demand of the history: expected and promised alike.
 //! In: the history. Out: one prediction. Called through the registry.
 
-use super::forecaster::{Forecaster, Margin, Past, Prediction, Setup};
+use super::forecaster::{Forecaster, Margin, Past, Prediction};
 use super::window::Maximum;
 
 #[derive(Debug)]
@@ -9,8 +9,8 @@ struct WindowedMaximum {
     largest: Maximum,
 }
 
-pub(super) fn forecaster(setup: &Setup<'_>) -> Box<dyn Forecaster> {
-    Box::new(WindowedMaximum { largest: Maximum::new(setup.history_s) })
+pub(super) fn forecaster(history_s: f64) -> Box<dyn Forecaster> {
+    Box::new(WindowedMaximum { largest: Maximum::new(history_s) })
 }
 
 impl Forecaster for WindowedMaximum {
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn it_forgets_what_has_left_the_history() {
-        let mut maximum = forecaster(&Setup { history_s: 3.0, lookahead_s: 1.0, competitors: &Vec::new });
+        let mut maximum = forecaster(3.0);
         let mut largest = |now_s, latest| {
             let past = Past { now_s, latest, ..Past::default() };
             maximum.observe(&past);

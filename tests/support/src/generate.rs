@@ -329,7 +329,11 @@ impl<'de> Deserializer<'de> for Maker<'_, '_> {
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let value = 1_000.5 + f64::from(self.made.number());
+        let number = f64::from(self.made.number());
+        let value = match self.made.field() {
+            "risk" => 0.25 + number / 1e6,
+            _ => 1_000.5 + number,
+        };
         let replacements = [
             ("NaN", f64::NAN),
             ("inf", f64::INFINITY),

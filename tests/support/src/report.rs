@@ -56,6 +56,7 @@ pub fn residual(expected: f64, safe: f64) -> ResidualForecast {
         cpu: Reading::Value(bounded),
         memory: nothing(),
         record: PromiseRecord::default(),
+        windows: None,
     }
 }
 

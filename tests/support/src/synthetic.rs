@@ -108,6 +108,7 @@ pub fn report(host: &HostId, sequence: u64, workloads: u32) -> FromAgent {
             cpu: Reading::Value(Bounded { expected: CoreShare::clamped(900.0), safe: CoreShare::clamped(800.0) }),
             memory: Reading::Value(Bounded { expected: Bytes::from_mib(1), safe: Bytes::from_mib(1) }),
             record: PromiseRecord::default(),
+            windows: None,
         },
         reports_dropped: 0,
         harm: HostHarm::because(Reason::OlderAgent),

@@ -272,7 +272,7 @@ schema! {
         cpu: Reading<'a, BoundedCpu>,
         memory: Reading<'a, BoundedMemory>,
         record: PromiseRecord,
-    }
+    } lacks { windows: None }
 }
 schema! {
     /// One second of a host. It says nothing of harm, which later versions have.

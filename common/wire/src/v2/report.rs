@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::absence::Reading;
 use super::variant::{Code, Variant, codes};
 use crate::message;
-use crate::schema::{Block, Cores, List, NotInVersion, Rejected, Short, Travels, appended, schema};
+use crate::schema::{Block, Cores, List, NotInVersion, Rejected, Short, Travels, appended, named, schema};
 use crate::unknown::Unknowns;
 
 codes! {
@@ -170,7 +170,25 @@ schema! {
         cpu: Reading<'a, BoundedCpu>,
         memory: Reading<'a, BoundedMemory>,
         record: PromiseRecord,
+    } lacks { windows: None }
+}
+/// Windows of promises: the risk that they state, how many are over, and how many of these were broken.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Windows(f64, u32, u32);
+
+impl Travels<'_, report::PromiseWindows> for Windows {
+    fn of(domain: &report::PromiseWindows) -> Result<Self, NotInVersion> {
+        Ok(Self(domain.risk.value(), domain.judged, domain.broken))
     }
+    fn into_domain(self, unknown: &mut Unknowns) -> Result<report::PromiseWindows, Rejected> {
+        let Self(risk, judged, broken) = self;
+        let risk = named("risk", risk.into_domain(unknown))?;
+        report::PromiseWindows::new(risk, judged, broken).map_err(Rejected::invalid)
+    }
+}
+appended! {
+    /// What was appended to a forecast.
+    ForecastAppended<'a> = report::ResidualForecast { windows: Option<Windows> }
 }
 /// An interval of harm: estimate, lower and upper bound in percent, trials.
 #[derive(Debug, Serialize, Deserialize)]
@@ -221,7 +239,7 @@ schema! {
         machine: Block<'a, MachineSample<'a>>,
         workloads: List<Block<'a, WorkloadSample<'a>>>,
         volunteer: Block<'a, VolunteerSample<'a>>,
-        residual: Block<'a, ResidualForecast<'a>>,
+        residual: Block<'a, ResidualForecast<'a>, ForecastAppended>,
         reports_dropped: u64,
         harm: Block<'a, HostHarm<'a>, HarmAppended>,
     }

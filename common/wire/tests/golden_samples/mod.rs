@@ -10,8 +10,8 @@ use gleaner_types::id::{GuestText, HostId, JobId, WorkloadId};
 use gleaner_types::method::MethodName;
 use gleaner_types::report::{
     Absence, AbsenceKind, Bounded, Capability, CgroupMode, DiskSample, HostFacts, HostReport, Levers, MachineSample,
-    Offer, PromiseRecord, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample, VolunteerState,
-    WorkloadKind, WorkloadSample,
+    Offer, PromiseRecord, PromiseWindows, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample,
+    VolunteerState, WorkloadKind, WorkloadSample,
 };
 use gleaner_types::report::{HostHarm, Protection, SchedulingPoints, WorkloadHarm};
 use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, TaskUser};
@@ -244,6 +244,7 @@ fn report(method: &str, state: VolunteerState, workloads: Vec<WorkloadSample>) -
             }),
             memory: Reading::Value(Bounded { expected: Bytes(2_000_000), safe: Bytes(1_000_000) }),
             record: PromiseRecord { judged: 1_000, broken: 7 },
+            windows: None,
         },
         reports_dropped: 2,
         harm: HostHarm::because(Reason::OlderAgent),
@@ -592,6 +593,13 @@ fn protected() -> FromAgent {
     FromAgent::Report(Box::new(report))
 }
 
+/// A host that says at what risk it promises, and how its promises of the last day held.
+fn promised() -> FromAgent {
+    let mut report = report("best", VolunteerState::Active, vec![]);
+    report.residual.windows = Some(PromiseWindows { risk: Fraction::new(0.01).unwrap(), judged: 288, broken: 2 });
+    FromAgent::Report(Box::new(report))
+}
+
 /// A report of a host that forces scheduling points.
 fn pointed() -> FromAgent {
     let mut report = report("best", VolunteerState::Active, vec![]);
@@ -656,6 +664,7 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     all.push(("from_agent.report.held".to_owned(), Sample::FromAgent(held())));
     all.push(("from_agent.report.protected".to_owned(), Sample::FromAgent(protected())));
     all.push(("from_agent.report.pointed".to_owned(), Sample::FromAgent(pointed())));
+    all.push(("from_agent.report.promised".to_owned(), Sample::FromAgent(promised())));
     for (name, event) in harm_events() {
         let message = FromAgent::Events(AgentEvents { events: vec![record(1, event)] });
         all.push((format!("from_agent.events.{name}"), Sample::FromAgent(message)));

@@ -7,6 +7,7 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, CoreShare};
 use serde::{Deserialize, Serialize};
 
+use super::promises::Promises;
 use crate::controller::unusable::Unusable;
 
 /// A host that joined at least once.
@@ -27,6 +28,9 @@ pub(in crate::controller) struct Host {
     pub(super) commanded: Vec<Commanded>,
     /// What its volunteer does is known: it was commanded to run or to stop since it joined.
     pub(super) volunteer_known: bool,
+    /// How its promises hold.
+    #[serde(default)]
+    pub(super) promises: Promises,
 }
 
 /// A command as last sent.
@@ -123,7 +127,13 @@ impl Host {
             report: None,
             commanded: Vec::new(),
             volunteer_known: self.volunteer_known,
+            promises: self.promises,
         }
+    }
+
+    /// More of its promises break than their risk allows.
+    pub(in crate::controller) const fn breaks_promises(&self) -> bool {
+        self.promises.broken()
     }
 
     /// Its volunteer does nothing, and was commanded so: what ran in it for an earlier job is over.

@@ -188,6 +188,11 @@ impl Job {
         self.local().map(|local| &local.host).into_iter().chain(dedicated.map(|dedicated| &dedicated.host))
     }
 
+    /// It is on a cluster, and the host is part of its dedicated capacity.
+    pub(super) fn has_dedicated(&self, host: &HostId) -> bool {
+        self.cluster_spec().is_some_and(|spec| spec.dedicated.iter().any(|own| own.host == *host))
+    }
+
     /// Hosts whose volunteers work for it or drain.
     pub(super) fn volunteers(&self) -> impl Iterator<Item = &HostId> {
         self.cluster().into_iter().flat_map(Cluster::taken)

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use gleaner_types::job::{ClusterSpec, DedicatedHost, WorkerProgress};
+use gleaner_types::report::PromiseWindows;
 use gleaner_types::stages::{DecidedBy, Stage, StageOnHost, StageOpinion, Stages, StagesSeen};
 
 use super::*;
@@ -357,4 +358,36 @@ fn a_host_is_fenced_before_reassignment() {
     assert!(room.is_stopped("i1"));
     room.seconds(12);
     assert!(room.volunteers("j").contains("i1") && room.capped[&host("i1")] > 0.0);
+}
+
+/// Names of the events about promises that a report of these broken windows brings.
+fn said_of_promises(bench: &mut Bench, name: &str, broken: u32) -> Vec<String> {
+    bench.sequence += 1;
+    bench.now = bench.now.after(Duration::from_secs(1));
+    let mut report = HostReport { host: host(name), ..report(bench.sequence, 300.0, 0.0) };
+    report.residual.windows = PromiseWindows::new(Fraction::clamped(0.01), 288, broken).ok();
+    let outputs = bench.send(Input::Report(Box::new(report)));
+    let of = |output: &Output| match output {
+        Output::Event(event @ (Event::PromisesBroken { .. } | Event::PromisesKept { .. })) => Some(event.name()),
+        _ => None,
+    };
+    outputs.iter().filter_map(of).collect()
+}
+
+#[test]
+fn broken_promises_are_said_once_over_a_rejoin_and_not_of_dedicated_hosts() {
+    let mut bench = Bench::new();
+    let join = |name| Input::HostJoined { host: host(name), incarnation: 1, facts: Box::new(facts(true)) };
+    for name in ["d1", "i1"] {
+        bench.send(join(name));
+    }
+    bench.send(Input::JobSubmitted(Box::new(cluster("j", &["d1"]))));
+    assert_eq!(said_of_promises(&mut bench, "i1", 50), ["promises_broken"]);
+    assert!(said_of_promises(&mut bench, "i1", 51).is_empty());
+    assert!(bench.controller.glances().any(|own| *own.host == host("i1") && own.breaks_promises));
+    bench.send(Input::HostLost { host: host("i1"), reason: "test".into() });
+    bench.send(join("i1"));
+    assert!(said_of_promises(&mut bench, "i1", 50).is_empty(), "it was said before it joined again");
+    assert_eq!(said_of_promises(&mut bench, "i1", 1), ["promises_kept"]);
+    assert!(said_of_promises(&mut bench, "d1", 288).is_empty(), "its own workers are foreground to its forecast");
 }
