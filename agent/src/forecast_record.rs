@@ -32,6 +32,11 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(300);
 /// A history that ended longer ago is not gone on with: of the last day nothing is left then.
 const LONGEST_GAP_S: f64 = 86_400.0;
 
+/// How far the clock may have been set back since: the time between is not known, and taken for none. (Chosen.)
+const MOST_BACK_MS: u64 = 300_000;
+/// How long the agent's end waits for the disk. (Chosen: well below the time in which systemd ends a unit that says nothing.)
+const LAST_WRITE: Duration = Duration::from_secs(3);
+
 /// What the history depends on. With other settings it begins anew; the risk may be another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -134,7 +139,8 @@ fn read(
     if contents.host != *host {
         return Err(Unusable::OtherHost { found: contents.host, own: host.clone() });
     }
-    if contents.saved_ms > now.0 {
+    // A clock that is set by the network is a little off before.
+    if contents.saved_ms > now.0.saturating_add(MOST_BACK_MS) {
         return Err(Unusable::Future { saved_ms: contents.saved_ms });
     }
     let gap_s = now.seconds_since(Timestamp(contents.saved_ms));
@@ -178,13 +184,30 @@ impl ForecastRecord {
         }
     }
 
-    /// Stores the history at the agent's end, and waits for it.
+    /// Stores the history at the agent's end, and waits for it a little: a disk that hangs must not keep the agent from its end.
     pub(crate) fn finish(mut self, forecaster: &ResidualForecaster, settings: ForecastSettings) {
-        if let (Some(bytes), Some(writes)) = (self.contents(forecaster, settings), self.writes.take()) {
+        let until = Instant::now() + LAST_WRITE;
+        let goes_on = || {
+            std::thread::sleep(Duration::from_millis(5));
+            Instant::now() < until
+        };
+        if let (Some(mut bytes), Some(writes)) = (self.contents(forecaster, settings), self.writes.take()) {
             // A thread that has ended is told of below.
-            _ = writes.send(bytes);
+            while let Err(TrySendError::Full(back)) = writes.try_send(bytes) {
+                if !goes_on() {
+                    break;
+                }
+                bytes = back;
+            }
         }
-        if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
+        let Some(writer) = self.writer.take() else { return };
+        while !writer.is_finished() {
+            if !goes_on() {
+                tracing::warn!("what the forecast has learnt last is not stored: the disk takes too long");
+                return;
+            }
+        }
+        if writer.join().is_err() {
             tracing::warn!("the thread that stores the forecast ended badly");
         }
     }
@@ -283,7 +306,8 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let risk = ForecastSettings { risk: 0.05, ..settings() };
         let other_risk = Resumed::open(dir.path(), &host(), risk);
-        assert_eq!(other_risk.forecaster.windows().judged, before.windows().judged, "the risk may be another");
+        assert!(other_risk.warning.is_none() && other_risk.forecaster.errors().len() > 50, "the risk may be another");
+        assert_eq!(other_risk.forecaster.windows().judged, 0, "what was promised at another risk does not count");
     }
 
     #[test]

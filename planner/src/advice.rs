@@ -508,12 +508,13 @@ fn promise(question: &Question, candidate: &Candidate<'_>) -> Result<Promise, Ab
 }
 
 /// The windows by which a host's own promise is judged, where it is a promise of what is asked: for as long, at the same
-/// risk, and not by a host whose promises break more often than that.
+/// risk, and by a host of whose promises no larger part broke.
 fn stated(question: &Question, forecast: &ResidualForecast) -> Option<u32> {
     let windows = forecast.windows?;
     let same = |one: f64, other: f64| (one - other).abs() <= 1e-6 * other.abs();
     let is_asked = same(forecast.lookahead_s, question.for_s) && same(windows.risk.value(), question.risk);
-    let holds = windows.judged >= LEAST_STATED && verdict(&windows) != Verdict::Broken;
+    let few_and_whole = windows.judged >= LEAST_STATED && windows.broken == 0;
+    let holds = few_and_whole || verdict(&windows) == Verdict::Kept;
     (is_asked && holds).then_some(windows.judged)
 }
 

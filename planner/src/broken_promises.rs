@@ -49,7 +49,12 @@ fn at_least(least: u32, trials: u32, each: f64) -> f64 {
     let mut sum = 0.0;
     for happened in 0..=trials {
         if happened >= least {
-            sum += ln_exactly.exp();
+            let exactly = ln_exactly.exp();
+            sum += exactly;
+            // Beyond the mean the terms fall ever faster.
+            if f64::from(happened) > f64::from(trials) * each && exactly <= 1e-17 * sum {
+                break;
+            }
         }
         ln_exactly += (f64::from(trials - happened) / f64::from(happened + 1)).ln() + ln_odds;
     }

@@ -248,12 +248,17 @@ impl Hosts {
     /// count as foreground.
     pub(super) fn keep(&mut self, report: HostReport, dedicated: bool, now: Timestamp, outputs: &mut Outputs) {
         let Some(host) = self.known.get_mut(&report.host) else { return };
-        if let Some(windows) = report.residual.windows {
-            let before = host.report.as_ref().and_then(|last| last.residual.windows);
-            if before != Some(windows) {
-                let news = host.promises.judge(&report.host, windows, dedicated, now);
+        if dedicated {
+            host.promises.dedicated(now);
+        }
+        let before = host.report.as_ref().and_then(|last| last.residual.windows);
+        match report.residual.windows {
+            Some(windows) if before != Some(windows) => {
+                let news = host.promises.judge(&report.host, windows, now);
                 news.into_iter().for_each(|event| outputs.event(event));
             }
+            Some(_) => {}
+            None => host.promises.unknown(),
         }
         host.report = Some(report);
     }

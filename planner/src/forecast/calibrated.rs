@@ -19,10 +19,10 @@ use std::collections::VecDeque;
 use self::errors::Errors;
 use self::experts::{Experts, Said};
 use self::grid::Grid;
-use self::level::Level;
 pub(super) use self::grid::bucket_s;
-pub use self::state::StateError;
+use self::level::Level;
 pub(super) use self::state::SeriesState;
+pub use self::state::StateError;
 use crate::half_life;
 
 /// Half-life of the usual error, in lookaheads. Chosen on tuning traces.
@@ -167,7 +167,7 @@ impl Series {
         state: SeriesState,
         gap_s: f64,
     ) -> Result<Self, StateError> {
-        state.check()?;
+        state.check(bounds)?;
         let mut series = Self::new(lookahead_s, risk, bounds);
         series.grid.restore(state.means.into_iter().map(|mean| mean.unwrap_or(f32::NAN)));
         series.errors.restore(state.errors, state.lookaheads);
@@ -227,7 +227,7 @@ impl Series {
         if ended > 0 {
             self.experts.observe(&self.grid, ended);
             self.judge();
-            self.predict(value.is_some());
+            self.predict(true);
         } else if self.grid.means().is_empty() {
             let expected = self.first.mean;
             let usual = FIRST_CAUTION * self.first.deviation();
@@ -242,7 +242,8 @@ impl Series {
             pending.largest = pending.largest.max(self.largest);
         }
         self.largest = f64::NEG_INFINITY;
-        let slack_s = 1e-6 * self.lookahead_s;
+        // A bucket ends with a sample, which may come a little early or late.
+        let slack_s = self.grid.bucket_s() / 2.0;
         while let Some(pending) = self.pending.front().copied().filter(|p| p.due_s <= self.clock_s + slack_s) {
             self.pending.pop_front();
             let sampled_s = self.sampled_s - pending.sampled_s;
@@ -278,17 +279,21 @@ impl Series {
         (self.usual.0 + first * spread) / (self.usual.1 + first).max(f64::MIN_POSITIVE)
     }
 
-    /// Predicts the next lookahead; to be judged where there is a sample now.
-    fn predict(&mut self, sampled: bool) {
+    /// Predicts the next lookahead, `judged` afterwards. Nothing is known of it where nothing is of the newest bucket.
+    fn predict(&mut self, judged: bool) {
         self.outlook = None;
-        let Some(said) = self.experts.predict(&self.grid, self.grid.buckets(self.lookahead_s)) else { return };
+        if self.grid.means().back().is_none_or(|mean| mean.is_nan()) {
+            return;
+        }
+        let said = self.experts.predict(&self.grid, self.grid.buckets(self.lookahead_s));
+        let Some(said) = said.filter(|said| said.expected.is_finite() && said.spread.is_finite()) else { return };
         // A millionth of what is predicted is no error.
         let usual = (self.usual_error() + SPREAD * said.spread).max(1e-9 * said.expected.abs()).max(f64::MIN_POSITIVE);
         let bound = said.expected + usual * self.errors.exceeded(self.level.now()).max(0.0);
         self.outlook = Some(Outlook { expected: said.expected, bound });
         let lookaheads = ((self.clock_s - self.predicted_s) / self.lookahead_s).min(1.0);
         self.predicted_s = self.clock_s;
-        if !sampled {
+        if !judged {
             return;
         }
         self.pending.push_back(Pending {

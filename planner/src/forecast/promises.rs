@@ -149,6 +149,17 @@ impl Promises {
         })
     }
 
+    /// Seconds of the present hour that have passed.
+    pub(super) fn into_hour_s(&self) -> f64 {
+        self.clock_s % 3_600.0
+    }
+
+    /// What was promised so far was promised at another risk: its windows no longer count.
+    pub(super) fn forget_windows(&mut self) {
+        self.hours.clear();
+        self.pending.iter_mut().for_each(|promise| promise.window = false);
+    }
+
     /// The hours of the last day, oldest first.
     pub(super) fn hours(&self) -> Vec<Hour> {
         let now = self.hour();
@@ -157,20 +168,22 @@ impl Promises {
         hours.map(|(number, w)| Hour { ago: ago(*number), judged: w.judged, broken: w.broken }).collect()
     }
 
-    /// Goes on from such hours, `gap_s` later. False, and nothing is taken, where they are not in order, too many, or not as
-    /// long as a window needs.
+    /// Goes on from such hours, of which the last had begun `into_hour_s` before, `gap_s` later. False, and nothing is taken,
+    /// where they are not in order, too many, or not as long as a window needs.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
-    pub(super) fn restore(&mut self, hours: &[Hour], gap_s: f64) -> bool {
+    pub(super) fn restore(&mut self, hours: &[Hour], into_hour_s: f64, gap_s: f64) -> bool {
         let most = (3_600.0 / self.lookahead_s).ceil() as u64 + 1;
         let valid = |hour: &Hour| hour.broken <= hour.judged && hour.judged <= most && hour.ago < HOURS;
-        if !hours.iter().all(valid) || !hours.windows(2).all(|pair| pair[0].ago > pair[1].ago) {
+        if !(0.0..3_600.0).contains(&into_hour_s)
+            || !hours.iter().all(valid)
+            || !hours.windows(2).all(|pair| pair[0].ago > pair[1].ago)
+        {
             return false;
         }
-        let gap = (gap_s / 3_600.0) as u64;
-        let shifted = hours.iter().filter(|hour| hour.ago.saturating_add(gap) < HOURS);
-        self.hours = shifted
-            .map(|hour| (HOURS - hour.ago - gap, Windows { judged: hour.judged, broken: hour.broken }))
-            .collect();
+        // The hour that was the present one has the number of this clock's first, and the clock goes on from within it.
+        self.clock_s = into_hour_s + gap_s;
+        let windows = |hour: &Hour| Windows { judged: hour.judged, broken: hour.broken };
+        self.hours = hours.iter().map(|hour| (HOURS - hour.ago, windows(hour))).collect();
         true
     }
 }
@@ -203,12 +216,28 @@ mod tests {
         assert!((276..=288).contains(&promises.windows().broken), "{:?}", promises.windows());
         let hours = promises.hours();
         let mut later = Promises::new(300.0);
-        assert!(later.restore(&hours, 12.0 * 3_600.0));
+        assert!(later.restore(&hours, promises.into_hour_s(), 12.0 * 3_600.0));
         assert!((132..=144).contains(&later.windows().judged), "{:?}", later.windows());
         play(&mut promises, &[10.0; 1_440], 20.0);
         assert!(promises.windows().broken <= 1, "{:?}", promises.windows());
         let hostile = Hour { ago: 3, judged: 1, broken: 2 };
-        assert!(!later.restore(&[hostile], 0.0) && !later.restore(&[hours[3], hours[3]], 0.0));
+        assert!(!later.restore(&[hostile], 0.0, 0.0) && !later.restore(&[hours[3], hours[3]], 0.0, 0.0));
+        assert!(!later.restore(&[], 3_600.0, 0.0) && !later.restore(&[], f64::NAN, 0.0));
+    }
+
+    /// An agent that is restarted every half hour knows as much as one that runs on, and forgets as early.
+    #[test]
+    fn many_restarts_are_no_other_than_none() {
+        let mut promises = Promises::new(300.0);
+        for half_hour in 0..200 {
+            play(&mut promises, &[10.0; 30], if half_hour < 60 { 5.0 } else { 20.0 });
+            let (hours, into_hour_s) = (promises.hours(), promises.into_hour_s());
+            promises = Promises::new(300.0);
+            assert!(promises.restore(&hours, into_hour_s, 60.0), "{hours:?}");
+        }
+        // The last window before each restart is not judged.
+        assert!((220..=288).contains(&promises.windows().judged), "{:?}", promises.windows());
+        assert_eq!(promises.windows().broken, 0, "a day ago and more");
     }
 
     #[test]

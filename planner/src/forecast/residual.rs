@@ -19,11 +19,12 @@ use super::registry::Kind;
 pub struct ForecastState {
     method: MethodName,
     lookahead_s: f64,
-    samples: u64,
-    capacity: CoreShare,
+    risk: f64,
     cpu: Option<SeriesState>,
     memory: SeriesState,
     hours: Vec<Hour>,
+    /// Seconds of the last of them that have passed.
+    into_hour_s: f64,
 }
 
 /// What predicts the foreground's CPU.
@@ -40,7 +41,7 @@ pub struct ResidualForecaster {
     method: MethodName,
     clock_s: f64,
     capacity: CoreShare,
-    /// Samples of the foreground's CPU.
+    /// Samples of the foreground's CPU since the start.
     samples: u64,
     demand: Demand,
     /// The foreground's memory, as memory that is not free: the negative of what a volunteer could have.
@@ -82,12 +83,17 @@ impl ResidualForecaster {
             return;
         }
         if risk.to_bits() != self.settings.risk.to_bits() {
-            self.memory.set_risk(risk);
-            if let Demand::Calibrated(series) = &mut self.demand {
-                series.set_risk(risk);
-            }
+            self.set_risk(risk);
         }
         self.settings = settings;
+    }
+
+    fn set_risk(&mut self, risk: f64) {
+        self.memory.set_risk(risk);
+        if let Demand::Calibrated(series) = &mut self.demand {
+            series.set_risk(risk);
+        }
+        self.promises.forget_windows();
     }
 
     /// Takes the fleet's pooled errors, as multiples of the usual error of the host they are from: they stand for what this
@@ -121,18 +127,19 @@ impl ResidualForecaster {
         ForecastState {
             method: self.method.clone(),
             lookahead_s: self.settings.lookahead_s,
-            samples: self.samples,
-            capacity: self.capacity,
+            risk: self.settings.risk,
             cpu: match &self.demand {
                 Demand::Calibrated(series) => Some(series.state()),
                 Demand::OfHistory(..) => None,
             },
             memory: self.memory.state(),
             hours: self.promises.hours(),
+            into_hour_s: self.promises.into_hour_s(),
         }
     }
 
-    /// Goes on from a state of `gap_s` seconds ago. What happened since is a gap: a lookahead that spans it is not judged.
+    /// Goes on from a state of `gap_s` seconds ago. What happened since is a gap: a lookahead that spans it is not judged, and
+    /// after a gap nothing is promised before there is a sample again. What was promised at another risk does not count.
     ///
     /// # Errors
     /// [`StateError`] for a state of another method or lookahead, and for the first value that cannot be.
@@ -153,14 +160,15 @@ impl ResidualForecaster {
         match (&mut forecaster.demand, state.cpu) {
             (Demand::Calibrated(series), Some(cpu)) => {
                 **series = Series::resume(lookahead_s, risk, Bounds::Mean, cpu, gap_s)?;
-                forecaster.samples = state.samples;
-                forecaster.capacity = state.capacity;
             }
             (Demand::Calibrated(_), None) => return Err(StateError::Value { field: "cpu", value: 0.0 }),
             (Demand::OfHistory(..), _) => {}
         }
-        if !forecaster.promises.restore(&state.hours, gap_s) {
+        if !forecaster.promises.restore(&state.hours, state.into_hour_s, gap_s) {
             return Err(StateError::Value { field: "hours", value: state.hours.len() as f64 });
+        }
+        if state.risk.to_bits() != risk.to_bits() {
+            forecaster.set_risk(risk);
         }
         Ok(forecaster)
     }
@@ -225,7 +233,11 @@ impl ResidualForecaster {
         let left = |demand: f64| CoreShare::clamped(self.capacity.percent() - demand);
         let cpu = match self.cpu_demand() {
             Some(demand) => Reading::Value(Bounded { expected: left(demand.expected), safe: left(demand.safe) }),
-            None => Reading::because(Reason::MoreSamplesNeeded { taken: self.samples, needed: LEAST_SAMPLES as u64 }),
+            // After a gap until a bucket of time has ended.
+            None => Reading::because(Reason::MoreSamplesNeeded {
+                taken: self.samples,
+                needed: (LEAST_SAMPLES as u64).max(self.samples.saturating_add(1)),
+            }),
         };
         let memory = match self.memory.outlook() {
             Some(outlook) => {

@@ -28,18 +28,19 @@ impl Promises {
         self.broken
     }
 
-    /// Takes the windows of a host. Of one that was dedicated to a job within the last day they say nothing: the job's own
-    /// workers are part of the foreground there, which no forecast of guests foresees.
-    pub(super) fn judge(
-        &mut self,
-        host: &HostId,
-        windows: PromiseWindows,
-        dedicated: bool,
-        now: Timestamp,
-    ) -> Option<Event> {
-        if dedicated {
-            self.dedicated = Some(now);
-        }
+    /// The host is dedicated to a job now. Its windows of the next day say nothing: the job's own workers are part of the
+    /// foreground there, which no forecast of guests foresees.
+    pub(super) const fn dedicated(&mut self, now: Timestamp) {
+        *self = Self { broken: false, dedicated: Some(now) };
+    }
+
+    /// Nothing is known of its windows any more.
+    pub(super) const fn unknown(&mut self) {
+        self.broken = false;
+    }
+
+    /// Takes the windows of a host.
+    pub(super) fn judge(&mut self, host: &HostId, windows: PromiseWindows, now: Timestamp) -> Option<Event> {
         if self.dedicated.is_some_and(|at| now.seconds_since(at) < DAY_S) {
             return None;
         }
@@ -69,7 +70,11 @@ mod tests {
     fn said(promises: &mut Promises, judged: u32, broken: u32, dedicated: bool, hours: u64) -> Option<&'static str> {
         let windows = PromiseWindows::new(Fraction::clamped(0.01), judged, broken).unwrap();
         let host = HostId::new("h1").unwrap();
-        match promises.judge(&host, windows, dedicated, Timestamp(hours * 3_600_000))? {
+        let now = Timestamp(hours * 3_600_000);
+        if dedicated {
+            promises.dedicated(now);
+        }
+        match promises.judge(&host, windows, now)? {
             Event::PromisesBroken { windows, broken: so_many, .. } if (windows, so_many) == (judged, broken) => {
                 Some("broken")
             }
@@ -100,5 +105,8 @@ mod tests {
         assert_eq!(said(&mut own, 288, 288, true, 0), None);
         assert_eq!(said(&mut own, 288, 288, false, 23), None);
         assert_eq!(said(&mut own, 288, 288, false, 24), Some("broken"));
+        assert!(own.broken());
+        assert_eq!(said(&mut own, 288, 288, true, 25), None);
+        assert!(!own.broken(), "nothing is known of it for a day");
     }
 }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::level::LOOKAHEADS;
-use super::{errors, grid};
+use super::{Bounds, errors, grid};
 
 /// Larger than any demand in percent of a core, any memory in bytes, or a square of it.
 const LARGEST: f64 = 1e40;
@@ -73,10 +73,12 @@ impl SeriesState {
     ///
     /// # Errors
     /// [`StateError::Value`] for the first that cannot be.
-    pub(super) fn check(&self) -> Result<(), StateError> {
+    pub(super) fn check(&self, bounds: Bounds) -> Result<(), StateError> {
         let refuse = |field, value| Err(StateError::Value { field, value });
         let number = |value: &f64| value.is_finite() && value.abs() <= LARGEST;
         let positive = |value: &f64| number(value) && *value >= 0.0;
+        // Memory that is not free is the negative of what is.
+        let of_series = |value: &f64| if bounds == Bounds::Mean { positive(value) } else { number(value) };
         if self.means.len() > grid::MOST {
             return refuse("means", self.means.len() as f64);
         }
@@ -84,17 +86,23 @@ impl SeriesState {
             return refuse("errors", self.errors.len() as f64);
         }
         for (field, values, valid) in [
-            ("means", &self.means.iter().flatten().map(|mean| f64::from(*mean)).collect::<Vec<_>>(), &number as &dyn Fn(&f64) -> bool),
-            ("errors", &self.errors.iter().map(|error| f64::from(*error)).collect(), &|value| value.abs() <= errors::LARGEST),
+            (
+                "means",
+                &self.means.iter().flatten().map(|mean| f64::from(*mean)).collect::<Vec<_>>(),
+                &of_series as &dyn Fn(&f64) -> bool,
+            ),
+            ("errors", &self.errors.iter().map(|error| f64::from(*error)).collect(), &|value| {
+                value.abs() <= errors::LARGEST
+            }),
             ("lookaheads", &vec![self.lookaheads], &|value| (0.0..=LOOKAHEADS).contains(value)),
             ("judged", &vec![self.judged], &positive),
             ("level", &vec![self.level], &|value| (0.0..=1.0).contains(value)),
             ("usual", &self.usual.to_vec(), &positive),
             ("first", &vec![self.first[0], self.first[2]], &positive),
             ("first", &vec![self.first[1]], &number),
-            ("sampled_s", &vec![self.sampled_s], &positive),
+            ("sampled_s", &vec![self.sampled_s], &|value| (0.0..=60.0 * grid::DAY as f64).contains(value)),
             ("expert_errors", &self.expert_errors, &positive),
-            ("exponential", &self.exponential.iter().flatten().copied().collect(), &number),
+            ("exponential", &self.exponential.iter().flatten().copied().collect(), &of_series),
             ("products", &self.products, &number),
             ("came", &self.came, &number),
         ] {
