@@ -19,10 +19,10 @@ use std::collections::VecDeque;
 use self::errors::Errors;
 use self::experts::{Experts, Said};
 use self::grid::Grid;
-use self::level::Level;
 pub(super) use self::grid::bucket_s;
-pub use self::state::StateError;
+use self::level::Level;
 pub(super) use self::state::SeriesState;
+pub use self::state::StateError;
 use crate::half_life;
 
 /// Half-life of the usual error, in lookaheads. Chosen on tuning traces.

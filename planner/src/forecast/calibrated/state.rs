@@ -84,8 +84,14 @@ impl SeriesState {
             return refuse("errors", self.errors.len() as f64);
         }
         for (field, values, valid) in [
-            ("means", &self.means.iter().flatten().map(|mean| f64::from(*mean)).collect::<Vec<_>>(), &number as &dyn Fn(&f64) -> bool),
-            ("errors", &self.errors.iter().map(|error| f64::from(*error)).collect(), &|value| value.abs() <= errors::LARGEST),
+            (
+                "means",
+                &self.means.iter().flatten().map(|mean| f64::from(*mean)).collect::<Vec<_>>(),
+                &number as &dyn Fn(&f64) -> bool,
+            ),
+            ("errors", &self.errors.iter().map(|error| f64::from(*error)).collect(), &|value| {
+                value.abs() <= errors::LARGEST
+            }),
             ("lookaheads", &vec![self.lookaheads], &|value| (0.0..=LOOKAHEADS).contains(value)),
             ("judged", &vec![self.judged], &positive),
             ("level", &vec![self.level], &|value| (0.0..=1.0).contains(value)),
