@@ -21,13 +21,17 @@ fn forecast(criterion: &mut Criterion) {
         let mut forecaster =
             ResidualForecaster::new(ForecastSettings { method: *method, ..ForecastSettings::default() });
         let mut second = 0;
-        let mut next = || {
-            step(&mut forecaster, second);
+        let mut next = |forecaster: &mut ResidualForecaster| {
+            step(forecaster, second);
             second += 1;
             black_box(forecaster.forecast())
         };
-        (0..86_400).for_each(|_| _ = next());
-        criterion.bench_function(&format!("forecast/step_{}", method.name()), |bencher| bencher.iter(&mut next));
+        (0..86_400).for_each(|_| _ = next(&mut forecaster));
+        let state = serde_json::to_string(&forecaster.state()).map_or(0, |json| json.len());
+        println!("forecast/state_{}: {state} bytes as JSON", method.name());
+        criterion.bench_function(&format!("forecast/step_{}", method.name()), |bencher| {
+            bencher.iter(|| next(&mut forecaster))
+        });
     }
 }
 

@@ -100,14 +100,6 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_own_traces_is_a_set() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("a.csv"), "time_s,cpu_percent\n0,5\n60,7.5\n").unwrap();
-        let found = sets(Some(folder.path()), 3).unwrap();
-        assert_eq!((found.len(), found[1].name, found[1].hosts.len()), (2, "own traces", 1));
-    }
-
-    #[test]
     fn the_halves_are_fixed() {
         assert_eq!(
             ["crane input0.csv.gz", "crane input2.csv.gz", "crane input10.csv.gz"].map(held_out),
