@@ -119,6 +119,7 @@ pub(crate) fn response(own: &ApplicationStatus) -> (&'static str, Meaning) {
         Some(ResponseTime::Late { .. }) => ("late", Meaning::Warning),
         Some(ResponseTime::Missing { .. }) => ("missing", Meaning::Warning),
         Some(ResponseTime::Absurd { .. }) => ("absurd", Meaning::Warning),
+        Some(ResponseTime::Stalled) => ("stalled", Meaning::Bad),
         None => ("waiting", Meaning::Quiet),
     }
 }

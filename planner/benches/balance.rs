@@ -84,6 +84,7 @@ fn observation(tiers: usize, resources: usize, state: &mut u64) -> Observation {
     Observation {
         target_ms: 100.0,
         mean_ms: Some(60.0 + 80.0 * random(state)),
+        unanswered: 0,
         miss_rate: Some(Fraction::clamped(0.1 + 0.2 * random(state))),
         shares: (0..tiers * resources).map(|index| share(index, state)).collect(),
     }

@@ -271,7 +271,7 @@ impl Controller {
             Input::ApplicationApplied(spec) => applications.applied(*spec, hosts, outputs),
             Input::ApplicationRemoved { application } => applications.removed(&application, hosts, outputs),
             Input::Responded { application, response } => {
-                applications.responded(&application, response, now, outputs);
+                applications.responded(&application, response, hosts, now, outputs);
             }
             Input::AllHostsHeld(hold) => hosts.hold_all(hold, now, outputs),
             Input::AllHostsReleased { by } => hosts.release_all(format!("{by} released them"), outputs),
@@ -285,7 +285,7 @@ impl Controller {
                 jobs.resumed(now);
             }
             Input::Tick => {
-                applications.control(hosts, settings.control_interval_s, now, outputs);
+                applications.control(hosts, settings, now, outputs);
                 hosts.find_silent(settings.report_stale_after_s, now, outputs);
                 hosts.end_holds(now, outputs);
                 jobs.observe(hosts, now);

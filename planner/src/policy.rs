@@ -95,7 +95,7 @@ mod tests {
             floor: Share::clamped(0.1),
             ceiling: Share::clamped(0.75),
         };
-        Observation { target_ms: 100.0, mean_ms, miss_rate: None, shares: vec![share] }
+        Observation { target_ms: 100.0, mean_ms, unanswered: 0, miss_rate: None, shares: vec![share] }
     }
 
     #[test]

@@ -139,6 +139,8 @@ pub enum ResponseTime {
         /// The value as received, shortened.
         value: String,
     },
+    /// Requests wait and none was answered, so there is no mean.
+    Stalled,
 }
 
 impl ResponseTime {

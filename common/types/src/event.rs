@@ -558,6 +558,13 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// An application's source had no answer for too long; its limits are released until it has one again.
+    ApplicationReleased {
+        /// The application.
+        application: ApplicationId,
+        /// Seconds without an answer.
+        silent_s: f64,
+    },
 }
 
 /// A line of an event log cannot be parsed.

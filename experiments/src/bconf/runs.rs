@@ -212,6 +212,7 @@ fn observed(target_ms: f64, shares: &[Share], seen: &Interval) -> Observation {
     Observation {
         target_ms,
         mean_ms: seen.response_ms,
+        unanswered: 0,
         // Of the database, which is the last tier.
         miss_rate: seen.tiers.last().map(|tier| tier.llc_miss_rate),
         shares: used.zip(shares).map(share).collect(),

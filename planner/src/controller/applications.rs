@@ -24,7 +24,7 @@ use gleaner_types::units::{Bytes, BytesPerSec, CoreShare};
 use serde::{Deserialize, Serialize};
 
 use super::hosts::Hosts;
-use super::interface::seconds;
+use super::interface::{Settings, seconds};
 use super::outputs::Outputs;
 use super::unusable::Contended;
 use crate::balance::Resource;
@@ -87,9 +87,14 @@ impl Applications {
         &mut self,
         name: &ApplicationId,
         response: ResponseTime,
+        hosts: &Hosts,
         now: Timestamp,
         outputs: &mut Outputs,
     ) {
+        let Some(managed) = self.managed.get(name) else { return };
+        // No request ended, and what the application may use is used up: it is not idle.
+        let is_stalled = response == ResponseTime::Idle && self.is_used_up(managed, hosts);
+        let response = if is_stalled { ResponseTime::Stalled } else { response };
         let Some(managed) = self.managed.get_mut(name) else { return };
         let kind = |response: &ResponseTime| std::mem::discriminant(response);
         let before = managed.status.response.replace((now, response.clone()));
@@ -104,10 +109,11 @@ impl Applications {
     }
 
     /// Once a control interval: asks for response times, then moves shares.
-    pub(super) fn control(&mut self, hosts: &Hosts, interval_s: f64, now: Timestamp, outputs: &mut Outputs) {
+    pub(super) fn control(&mut self, hosts: &Hosts, settings: &Settings, now: Timestamp, outputs: &mut Outputs) {
         if self.managed.is_empty() {
             return;
         }
+        let interval_s = settings.control_interval_s;
         if self.next_control == Timestamp(0) {
             self.next_control = now.after(seconds(interval_s));
         }
@@ -121,6 +127,7 @@ impl Applications {
         }
         self.asked = false;
         self.next_control = now.after(seconds(interval_s));
+        self.release(hosts, settings, now, outputs);
         self.balance(hosts, interval_s, now, outputs);
     }
 
@@ -140,7 +147,7 @@ impl Applications {
         if !hosts.is_usable(id) {
             return wanted;
         }
-        for managed in self.managed.values().filter(|managed| managed.decisions > 0) {
+        for managed in self.managed.values().filter(|managed| managed.is_limited()) {
             for share in &managed.shares {
                 let tier = &managed.status.spec.tiers[share.tier];
                 if tier.host != *id || !movable(hosts, id, share.resource) {

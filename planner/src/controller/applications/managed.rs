@@ -35,6 +35,9 @@ pub(super) struct TierShare {
     pub(super) granted: Share,
     /// Use over the control interval, on the scale of the share, and its seconds.
     pub(super) used: (f64, f64),
+    /// Time that it waited for the CPU over the control interval, on the scale of use: of a share of CPU.
+    #[serde(default)]
+    pub(super) waited: f64,
 }
 
 /// An application and what is known of it.
@@ -46,6 +49,15 @@ pub(super) struct Managed {
     /// References to the last level cache and misses over the control interval.
     pub(super) cache: (f64, f64),
     pub(super) decisions: u32,
+    /// Control intervals in a row without a response time.
+    #[serde(default)]
+    pub(super) unanswered: u32,
+    /// Since when its source has had no answer.
+    #[serde(default)]
+    pub(super) silent_since: Option<Timestamp>,
+    /// It has no limits until its source has an answer again.
+    #[serde(default)]
+    pub(super) released: bool,
 }
 
 impl Managed {
@@ -66,6 +78,7 @@ impl Managed {
                 requested: whole,
                 granted: whole,
                 used: (0.0, 0.0),
+                waited: 0.0,
             })
         };
         let shares = spec.tiers.iter().enumerate().flat_map(shares_of).collect();
@@ -75,7 +88,15 @@ impl Managed {
             shares,
             cache: (0.0, 0.0),
             decisions: 0,
+            unanswered: 0,
+            silent_since: None,
+            released: false,
         }
+    }
+
+    /// Its limits are in force.
+    pub(super) const fn is_limited(&self) -> bool {
+        self.decisions > 0 && !self.released
     }
 
     pub(super) fn tiers_on(&self, host: &HostId) -> impl Iterator<Item = &TierSpec> {
@@ -92,9 +113,17 @@ impl Managed {
                 *asked = Share::clamped(own.requested.part().max(grown));
             }
         }
-        self.cache = (0.0, 0.0);
-        self.shares.iter_mut().for_each(|share| share.used = (0.0, 0.0));
+        self.unanswered = if request.error.is_none() { self.unanswered.saturating_add(1) } else { 0 };
+        self.begin_interval();
         request
+    }
+
+    /// What is booked begins anew.
+    pub(super) fn begin_interval(&mut self) {
+        self.cache = (0.0, 0.0);
+        for share in &mut self.shares {
+            (share.used, share.waited) = ((0.0, 0.0), 0.0);
+        }
     }
 
     /// Books what a host's workloads used to the tiers they are.
@@ -105,6 +134,9 @@ impl Managed {
             for share in self.shares.iter_mut().filter(|share| share.tier == index) {
                 if let Some(used) = use_of(sample, share.resource).filter(|used| used.is_finite()) {
                     share.used = (share.used.0 + used * interval_s, share.used.1 + interval_s);
+                }
+                if let (Resource::Cpu, Some(waited)) = (share.resource, sample.cpu_wait.value()) {
+                    share.waited += waited.percent() * interval_s;
                 }
             }
             if let (Some(references), Some(misses)) = (sample.llc_references.value(), sample.llc_misses.value()) {
@@ -244,6 +276,7 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
             ResponseTime::Late { age_s } => format!("its response time is {} old", duration(*age_s)),
             ResponseTime::Missing { reason } => reason.clone(),
             ResponseTime::Absurd { value } => format!("its source says {value}"),
+            ResponseTime::Stalled => "none of its requests was answered".to_owned(),
         };
         let grows = request.bounds.iter().any(|(present, most)| most > present);
         let held = if grows { "what is used up grows and all else is held" } else { "every share is held" };
