@@ -283,6 +283,7 @@ impl Controller {
             Input::Resumed => {
                 hosts.disconnect_all();
                 jobs.resumed(now);
+                applications.resumed();
             }
             Input::Tick => {
                 applications.control(hosts, settings, now, outputs);

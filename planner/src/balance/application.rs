@@ -80,7 +80,7 @@ pub struct Observation {
     /// Mean response time; `None` holds every share where it is, but for those that are used up.
     #[serde(default)]
     pub mean_ms: Option<f64>,
-    /// Intervals in a row without a response time before this one.
+    /// Intervals in a row without a response time before this one: with any, it follows a gap.
     #[serde(default)]
     pub unanswered: u32,
     /// Miss rate of the last level cache, where counters tell.
@@ -137,13 +137,16 @@ pub struct Application {
     averages: Vec<f64>,
     /// Intervals so far.
     intervals: u32,
+    /// The target that the model's samples were measured against, in milliseconds; 0 before the first.
+    #[serde(default)]
+    target_ms: f64,
 }
 
 impl Application {
     /// Nothing is known of it yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings, model: Model::new(settings.model, settings.orders), averages: Vec::new(), intervals: 0 }
+        Self { settings, model: Model::new(settings.model, settings.orders), averages: Vec::new(), intervals: 0, target_ms: 0.0 }
     }
 
     /// Its model, for those who judge it.
@@ -158,11 +161,16 @@ impl Application {
         let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite() && observation.target_ms > 0.0;
         let Some(mean_ms) = observation.mean_ms.filter(known) else { return hold(observation) };
         self.average(observation);
+        if self.target_ms > 0.0 && self.target_ms != observation.target_ms {
+            self.model.retarget(observation.target_ms / self.target_ms);
+        }
+        self.target_ms = observation.target_ms;
         let condition = condition(&loads);
         let performance = (observation.target_ms / mean_ms).min(PERFORMANCE_MOST);
         let parts = observation.shares.iter().map(|share| share.share.part()).collect();
         self.model.weigh(observation.shares.iter().map(|share| share.utilisation));
-        self.model.observe(Sample { performance, miss_rate: observation.miss_rate, shares: parts, condition });
+        let (miss_rate, after_gap) = (observation.miss_rate, observation.unanswered > 0);
+        self.model.observe(Sample { performance, miss_rate, shares: parts, condition, after_gap });
         let Some(model) = self.model.predict(condition) else { return hold(observation) };
 
         let error = error(observation.target_ms, mean_ms);
@@ -301,6 +309,26 @@ mod tests {
             seen.push(cpu);
         }
         assert_eq!(seen, [0.04, 0.08, 0.16, 0.7, 0.7]);
+    }
+
+    /// The service is as fast as before, and its new target twice as long.
+    #[test]
+    fn a_changed_target_is_met_as_if_it_had_always_been_the_target() {
+        let expected = |before_ms: f64| {
+            let mut application = Application::new(Settings { model: Kind::Black, ..Settings::default() });
+            let mut cpu = 0.5;
+            for interval in 0..40 {
+                let shares = vec![share(Resource::Cpu, cpu, 0.5)];
+                let target_ms = if interval < 39 { before_ms } else { 200.0 };
+                cpu = 0.5 + 0.02 * f64::from(interval % 5 - 2);
+                let mean_ms = Some(100.0 / (0.4 + 1.2 * cpu));
+                application.step(&Observation { target_ms, ..observation(mean_ms, shares) });
+            }
+            let shares = vec![share(Resource::Cpu, cpu, 0.5)];
+            let mean_ms = Some(100.0 / (0.4 + 1.2 * cpu));
+            application.step(&Observation { target_ms: 200.0, ..observation(mean_ms, shares) }).predicted.unwrap()
+        };
+        assert!((expected(100.0) - expected(200.0)).abs() < 0.02, "{} and {}", expected(100.0), expected(200.0));
     }
 
     #[test]

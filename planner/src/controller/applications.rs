@@ -103,6 +103,11 @@ impl Applications {
         }
     }
 
+    /// The controller starts again: of the time between nothing is known.
+    pub(super) fn resumed(&mut self) {
+        self.managed.values_mut().for_each(|managed| managed.unanswered = managed.unanswered.max(1));
+    }
+
     /// Books what a host's workloads used to the applications they are tiers of.
     pub(super) fn account(&mut self, report: &HostReport) {
         self.managed.values_mut().for_each(|managed| managed.account(report));

@@ -95,8 +95,14 @@ impl Applications {
     pub(super) fn balance(&mut self, hosts: &Hosts, interval_s: f64, now: Timestamp, outputs: &mut Outputs) {
         // What a share is a part of is not known before its host has joined.
         let known = |managed: &Managed| managed.status.spec.tiers.iter().all(|tier| hosts.get(&tier.host).is_some());
-        let known = self.managed.iter().filter(|(_, managed)| known(managed) && !managed.released);
-        let names: Vec<ApplicationId> = known.map(|(name, _)| name.clone()).collect();
+        let mut names: Vec<ApplicationId> = Vec::with_capacity(self.managed.len());
+        for (name, managed) in &mut self.managed {
+            if known(managed) && !managed.released {
+                names.push(name.clone());
+            } else {
+                managed.unanswered = managed.unanswered.saturating_add(1);
+            }
+        }
         let mut observed: Vec<(Observation, ResponseTime)> =
             names.iter().map(|name| self.observe(name, hosts, interval_s, now)).collect();
         let mut requests: Vec<Request> = Vec::with_capacity(names.len());
