@@ -30,7 +30,7 @@ pub(super) const INTERVALS: usize = 90;
 const AUTOCONTROL_STABILITY: f64 = 2.0;
 /// Least share of anything, m_r, which the arbitrators do not take away either. Chosen.
 const FLOOR: f64 = 0.01;
-/// What the arbitrators have of every resource of a host: the least shares of three tiers are kept back.
+/// What AutoControl's arbitrator has of every resource of a host: the least shares of three tiers are kept back.
 const AVAILABLE: f64 = 1.0 - 3.0 * FLOOR;
 /// A change is over when the response stays this close to the target, as a part of it, for so many intervals. Chosen, as in
 /// [`super::stfc`].
@@ -152,19 +152,22 @@ impl Control {
         for (application, ((wanted, gains), hosted)) in requests.iter().zip(hosted).enumerate() {
             let places = hosted.tiers.iter().flat_map(|tier| [(tier.host, Resource::Cpu), (tier.host, Resource::Disk)]);
             for (((host, resource), wanted), gain) in places.zip(wanted).zip(gains) {
-                // Floors are kept back from what is arbitrated, for both methods alike: AutoControl knows none.
-                let floor = Share::default();
+                let floor = Share::clamped(FLOOR);
                 demands.push(Demand { application, host, resource, wanted: *wanted, floor, gain: *gain });
             }
         }
         let (granted, parts) = match self.method {
             Method::BConf => {
-                let grants = arbitrate(&demands, |_, _| AVAILABLE);
+                let grants = arbitrate(&demands, |_, _| 1.0);
                 (grants.shares, grants.parts)
             }
-            Method::AutoControl => (partition(&demands, AVAILABLE), vec![1.0; hosted.len()]),
+            Method::AutoControl => {
+                // It knows no floors: they are kept back from what it arbitrates.
+                let shares = partition(&demands, AVAILABLE).into_iter();
+                (shares.map(|share| Share::clamped(share.part().max(FLOOR))).collect(), vec![1.0; hosted.len()])
+            }
         };
-        let mut granted = granted.into_iter().map(|share| Share::clamped(share.part().max(FLOOR)));
+        let mut granted = granted.into_iter();
         let shares = requests.iter().map(|(wanted, _)| granted.by_ref().take(wanted.len()).collect()).collect();
         (shares, parts)
     }

@@ -67,7 +67,7 @@ pub struct Asked {
 pub struct ArbitrateAnswer {
     /// What each request gets, in their order.
     pub granted: Vec<f64>,
-    /// p_a of Eq. 4.12.
+    /// p_a of Eq. 4.12, of what exceeds the floors.
     pub parts: BTreeMap<ApplicationId, f64>,
     /// Where more is asked for than there is.
     pub contended: Vec<Contended>,

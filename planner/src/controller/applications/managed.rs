@@ -187,7 +187,7 @@ fn use_of(sample: &WorkloadSample, resource: Resource) -> Option<f64> {
 /// What contention leaves of an application's requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contention {
-    /// Part of its contended requests that is granted at least, but for floors.
+    /// Part of its contended requests beyond their floors that is granted at least.
     pub(super) part: f64,
     /// Part of its floors that is kept: less than 1 where those of a host add up to more than it has.
     pub(super) floors_kept: f64,
@@ -291,7 +291,7 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
         _ => "",
     };
     let cut =
-        if part < 1.0 { format!("; {:.0} % of its contended requests granted", part * 100.0) } else { String::new() };
+        if part < 1.0 { format!("; {:.0} % of its contended requests beyond their floors granted", part * 100.0) } else { String::new() };
     format!(
         "{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {side} target{reach}{cut}{floors}",
         beyond.abs() * 100.0
