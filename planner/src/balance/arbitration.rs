@@ -110,8 +110,7 @@ pub fn arbitrate(demands: &[Demand], capacity: impl Fn(usize, Resource) -> f64) 
         let floors_kept = if floors > capacity { capacity / floors } else { 1.0 };
         for index in members {
             let demand = demands[*index];
-            shares[*index] =
-                Share::clamped(floors_kept * demand.floor() + parts[demand.application] * demand.excess());
+            shares[*index] = Share::clamped(floors_kept * demand.floor() + parts[demand.application] * demand.excess());
         }
         hand_out(members, demands, capacity, &mut shares);
         contended.push(Contended { host: *host, resource: *resource, wanted: asked(members), floors_kept });

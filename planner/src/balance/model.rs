@@ -523,10 +523,22 @@ mod tests {
             for _ in 0..20 {
                 let shares = vec![0.2 + 0.4 * random(&mut state)];
                 let gain = if condition == 0b11 { 2.0 } else { 1.0 };
-                model.observe(Sample { performance: gain * shares[0], miss_rate: None, shares, condition, after_gap: false });
+                model.observe(Sample {
+                    performance: gain * shares[0],
+                    miss_rate: None,
+                    shares,
+                    condition,
+                    after_gap: false,
+                });
             }
         }
-        model.observe(Sample { performance: 1.0, miss_rate: None, shares: vec![0.5], condition: 0b10, after_gap: false });
+        model.observe(Sample {
+            performance: 1.0,
+            miss_rate: None,
+            shares: vec![0.5],
+            condition: 0b10,
+            after_gap: false,
+        });
         let seen = model.predict(0b10).unwrap();
         assert!(seen.neighbour && (seen.gains[0] - 2.0).abs() < 0.3, "{seen:?}");
     }
@@ -534,7 +546,13 @@ mod tests {
     #[test]
     fn at_first_all_shares_matter_alike() {
         let mut model = Model::new(Kind::Black, Orders::default());
-        model.observe(Sample { performance: 1.0, miss_rate: None, shares: vec![0.5, 0.1], condition: 0, after_gap: false });
+        model.observe(Sample {
+            performance: 1.0,
+            miss_rate: None,
+            shares: vec![0.5, 0.1],
+            condition: 0,
+            after_gap: false,
+        });
         let seen = model.predict(0).unwrap();
         assert!((seen.gains[0] * 0.5 - 0.5).abs() < 1e-6 && (seen.gains[1] * 0.1 - 0.5).abs() < 1e-6, "{seen:?}");
     }
@@ -543,7 +561,13 @@ mod tests {
     fn where_queues_are_known_a_share_matters_as_much_as_requests_wait_for_it() {
         let mut model = Model::new(Kind::Black, Orders::default());
         model.weigh([0.8, 0.5].map(|used| Some(Fraction::clamped(used))));
-        model.observe(Sample { performance: 1.0, miss_rate: None, shares: vec![0.4, 0.4], condition: 0, after_gap: false });
+        model.observe(Sample {
+            performance: 1.0,
+            miss_rate: None,
+            shares: vec![0.4, 0.4],
+            condition: 0,
+            after_gap: false,
+        });
         let seen = model.predict(0).unwrap();
         // Four requests wait for the one and one for the other; their times shrink by 1/0.2 and 1/0.5.
         assert!((seen.gains[0] * 0.4 - 0.8 / 0.2).abs() < 1e-3, "{seen:?}");
@@ -556,7 +580,13 @@ mod tests {
         let (mut state, mut model) = (5, Model::new(Kind::Black, Orders::default()));
         let mut one = |model: &mut Model, used_up: f64| {
             let shares = vec![0.4 + 0.2 * random(&mut state)];
-            model.observe(Sample { performance: 4.0 * shares[0] - used_up, miss_rate: None, shares, condition: 0, after_gap: false });
+            model.observe(Sample {
+                performance: 4.0 * shares[0] - used_up,
+                miss_rate: None,
+                shares,
+                condition: 0,
+                after_gap: false,
+            });
             model.predict(0).unwrap()
         };
         let before = (0..60).map(|_| one(&mut model, 1.0)).last().unwrap();
