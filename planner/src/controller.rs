@@ -302,7 +302,7 @@ impl Controller {
         if let Some(facts) = self.hosts.facts(&report.host) {
             self.jobs.account(&report, &facts.cpu_model);
         }
-        self.applications.account(&report);
+        self.applications.account(&report, &self.hosts);
         self.hosts.keep(report);
     }
 

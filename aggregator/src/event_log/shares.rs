@@ -32,7 +32,7 @@ const BY_HOSTS: [&str; 7] = [
 const BY_STRANGERS: [&str; 2] = ["peer_refused", "join_refused"];
 
 /// Those that the loops log as often as what hosts, jobs and services say makes them decide.
-const DECISIONS: [&str; 15] = [
+const DECISIONS: [&str; 17] = [
     "job_submitted",
     "job_waiting",
     "job_profiling",
@@ -47,6 +47,8 @@ const DECISIONS: [&str; 15] = [
     "shares_moved",
     "target_missed",
     "target_met",
+    "application_released",
+    "surge_relieved",
     "plan_rejected",
 ];
 

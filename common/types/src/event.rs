@@ -565,6 +565,14 @@ pub enum Event {
         /// Seconds without an answer.
         silent_s: f64,
     },
+    /// An application was far too slow with its CPU used up; it got what was free on its hosts before its control interval
+    /// ended.
+    SurgeRelieved {
+        /// The application.
+        application: ApplicationId,
+        /// What its source said.
+        response: ResponseTime,
+    },
 }
 
 /// A line of an event log cannot be parsed.

@@ -53,11 +53,18 @@ pub(super) struct Placed {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Hosted {
     pub(super) name: &'static str,
-    spec: ServiceSpec,
-    target_ms: f64,
+    pub(super) spec: ServiceSpec,
+    pub(super) target_ms: f64,
     pub(super) tiers: Vec<Placed>,
     /// Clients of every interval under control.
-    clients: Vec<f64>,
+    pub(super) clients: Vec<f64>,
+}
+
+impl Hosted {
+    /// What its tiers begin with: CPU and disk of each.
+    pub(super) fn first_shares(&self) -> Vec<Share> {
+        self.tiers.iter().flat_map(|tier| [Share::clamped(tier.cpu), Share::clamped(tier.disk)]).collect()
+    }
 }
 
 fn tpcw(clients: Vec<f64>, web_memory: f64) -> Hosted {
@@ -124,13 +131,13 @@ impl Method {
 }
 
 /// Policies of all applications of a scenario.
-struct Control {
+pub(super) struct Control {
     method: Method,
     policies: Vec<Box<dyn Policy>>,
 }
 
 impl Control {
-    fn new(method: Method, applications: usize) -> Self {
+    pub(super) fn new(method: Method, applications: usize) -> Self {
         let policy = || -> Box<dyn Policy> {
             match method {
                 Method::BConf => Box::new(Application::new(Settings::default())),
@@ -141,7 +148,7 @@ impl Control {
     }
 
     /// Shares of every application, in the order of what was seen, and the part of its request that each got.
-    fn step(&mut self, hosted: &[Hosted], seen: &[Observation]) -> (Vec<Vec<Share>>, Vec<f64>) {
+    pub(super) fn step(&mut self, hosted: &[Hosted], seen: &[Observation]) -> (Vec<Vec<Share>>, Vec<f64>) {
         let request = |(policy, seen): (&mut Box<dyn Policy>, &Observation)| {
             // Neither counts in cores.
             let request = policy.request(seen, CoreShare::ZERO);
@@ -203,7 +210,7 @@ pub(super) fn given(tiers: &[Placed], shares: &[Share]) -> Vec<Shares> {
     tiers.iter().zip(shares.chunks(2)).map(one).collect()
 }
 
-fn observed(target_ms: f64, shares: &[Share], seen: &Interval) -> Observation {
+pub(super) fn observed(target_ms: f64, shares: &[Share], seen: &Interval) -> Observation {
     let used = seen.tiers.iter().flat_map(|tier| [(Resource::Cpu, tier.cpu), (Resource::Disk, tier.disk)]);
     let share = |((resource, used), share): ((Resource, Fraction), &Share)| ObservedShare {
         resource,
@@ -226,10 +233,7 @@ pub(super) fn run(method: Method, hosted: &[Hosted], seed: u64) -> Vec<Course> {
     let seeds = &mut Random::part(seed, 4);
     let mut services: Vec<Service> =
         hosted.iter().map(|hosted| Service::new(hosted.spec.clone(), seeds.seed())).collect();
-    let first = |hosted: &Hosted| -> Vec<Share> {
-        hosted.tiers.iter().flat_map(|tier| [Share::clamped(tier.cpu), Share::clamped(tier.disk)]).collect()
-    };
-    let mut shares: Vec<Vec<Share>> = hosted.iter().map(first).collect();
+    let mut shares: Vec<Vec<Share>> = hosted.iter().map(Hosted::first_shares).collect();
     let mut control = Control::new(method, hosted.len());
     let mut courses = vec![Course::default(); hosted.len()];
     let intervals = hosted.iter().map(|hosted| hosted.clients.len()).min().unwrap_or(0);
@@ -294,6 +298,11 @@ impl Course {
     /// How often the response was slower than the target by more than what counts as settled, in percent.
     pub(super) fn too_slow(&self) -> f64 {
         mean(self.relative.iter().map(|relative| f64::from(*relative > 1.0 + SETTLED))) * 100.0
+    }
+
+    /// The slowest interval from one on, against the target.
+    pub(super) fn worst(&self, from: usize) -> f64 {
+        self.relative.iter().skip(from).copied().fold(0.0, f64::max)
     }
 
     /// Mean response over the second half, against the target.

@@ -167,7 +167,7 @@ impl Application {
         let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite() && observation.target_ms > 0.0;
         let Some(mean_ms) = observation.mean_ms.filter(known) else { return hold(observation) };
         self.average(observation);
-        if self.target_ms > 0.0 && self.target_ms != observation.target_ms {
+        if self.target_ms > 0.0 && self.target_ms.total_cmp(&observation.target_ms).is_ne() {
             self.model.retarget(observation.target_ms / self.target_ms);
         }
         self.target_ms = observation.target_ms;

@@ -11,6 +11,7 @@
 
 mod control;
 mod managed;
+mod surge;
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ use super::interface::{Settings, seconds};
 use super::outputs::Outputs;
 use super::unusable::Contended;
 use crate::balance::Resource;
-use managed::{Managed, bounds_of, movable};
+use managed::{Managed, Surge, bounds_of, movable};
 
 /// How long before a control interval ends its response times are asked for, in seconds. Chosen: longer than a source
 /// usually takes.
@@ -96,11 +97,17 @@ impl Applications {
         let is_stalled = response == ResponseTime::Idle && self.is_used_up(managed, hosts);
         let response = if is_stalled { ResponseTime::Stalled } else { response };
         let Some(managed) = self.managed.get_mut(name) else { return };
+        if managed.surge.awaits && response.mean_ms().is_none() {
+            // A source may have no mean of seconds and one of the interval.
+            return self.relieve(name, &response, hosts, outputs);
+        }
         let kind = |response: &ResponseTime| std::mem::discriminant(response);
         let before = managed.status.response.replace((now, response.clone()));
         if before.is_none_or(|(_, before)| kind(&before) != kind(&response)) {
-            outputs.event(Event::ResponseTimeChanged { application: name.clone(), response });
+            outputs.event(Event::ResponseTimeChanged { application: name.clone(), response: response.clone() });
+            self.reserve(hosts);
         }
+        self.relieve(name, &response, hosts, outputs);
     }
 
     /// The controller starts again: of the time between nothing is known.
@@ -109,8 +116,9 @@ impl Applications {
     }
 
     /// Books what a host's workloads used to the applications they are tiers of.
-    pub(super) fn account(&mut self, report: &HostReport) {
+    pub(super) fn account(&mut self, report: &HostReport, hosts: &Hosts) {
         self.managed.values_mut().for_each(|managed| managed.account(report));
+        self.strain(report, hosts);
     }
 
     /// Once a control interval: asks for response times, then moves shares.
@@ -125,13 +133,20 @@ impl Applications {
         let ahead_s = ASK_AHEAD_S.min(interval_s / 2.0);
         if !self.asked && now.after(seconds(ahead_s)) >= self.next_control {
             self.asked = true;
-            self.managed.keys().for_each(|name| outputs.ask(name.clone()));
+            for (name, managed) in &mut self.managed {
+                managed.surge.awaits = false;
+                outputs.ask(name.clone());
+            }
+        }
+        if !self.asked {
+            self.ask_early(outputs);
         }
         if now < self.next_control {
             return;
         }
         self.asked = false;
         self.next_control = now.after(seconds(interval_s));
+        self.managed.values_mut().for_each(|managed| managed.surge = Surge::default());
         self.release(hosts, settings, now, outputs);
         self.balance(hosts, interval_s, now, outputs);
     }

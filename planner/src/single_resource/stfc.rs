@@ -85,7 +85,7 @@ impl SingleResource for Stfc {
             self.last_error = None;
             return seen.hold();
         };
-        let last = self.last_error.replace(error).filter(|_| self.last_target_ms == seen.target_ms);
+        let last = self.last_error.replace(error).filter(|_| self.last_target_ms.total_cmp(&seen.target_ms).is_eq());
         self.last_target_ms = seen.target_ms;
         let change = last.map_or(0.0, |last| error - last);
         let capacity = seen.allocation.percent();

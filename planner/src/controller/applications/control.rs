@@ -74,7 +74,7 @@ impl Applications {
     }
 
     /// The most that a share may be.
-    fn ceiling(&self, managed: &Managed, own: &TierShare, hosts: &Hosts) -> Share {
+    pub(super) fn ceiling(&self, managed: &Managed, own: &TierShare, hosts: &Hosts) -> Share {
         let tier = &managed.status.spec.tiers[own.tier];
         let whole = self.whole(tier, own.resource, hosts);
         Share::clamped(bounds_of(tier, own.resource).map_or(1.0, |bounds| bounds.ceiling / whole))
@@ -86,7 +86,7 @@ impl Applications {
             let tier = &managed.status.spec.tiers[own.tier];
             let whole = self.whole(tier, own.resource, hosts);
             let share = if managed.decisions == 0 { self.ceiling(managed, own, hosts) } else { own.granted };
-            let used = used_of(own, share.part() * whole, true).map(Fraction::clamped);
+            let used = used_of(own.used, own.waited, share.part() * whole, true).map(Fraction::clamped);
             own.resource != Resource::Memory && load(used) == Load::Over
         };
         managed.shares.iter().any(is_used_up)
@@ -167,7 +167,8 @@ impl Applications {
         interval_s: f64,
         now: Timestamp,
     ) -> (Observation, ResponseTime) {
-        let nothing = || Observation { target_ms: 1.0, mean_ms: None, unanswered: 0, miss_rate: None, shares: Vec::new() };
+        let nothing =
+            || Observation { target_ms: 1.0, mean_ms: None, unanswered: 0, miss_rate: None, shares: Vec::new() };
         let missing = |reason: String| ResponseTime::Missing { reason };
         let Some(managed) = self.managed.get(name) else { return (nothing(), missing("it is gone".into())) };
         let spec = &managed.status.spec;
@@ -192,7 +193,7 @@ impl Applications {
             let ceiling = Share::clamped(bounds.ceiling / whole);
             // Before the first decision nothing is limited: the share is all it may have.
             let share = if managed.decisions == 0 { ceiling } else { own.granted };
-            let used = used_of(own, share.part() * whole, response.mean_ms().is_none());
+            let used = used_of(own.used, own.waited, share.part() * whole, response.mean_ms().is_none());
             let (floor, ceiling) = match movable(hosts, &tier.host, own.resource) {
                 true => (Share::clamped(bounds.floor / whole), ceiling),
                 false => (share, share),
@@ -239,12 +240,14 @@ impl Applications {
         floor(tier) * (whole / floors.max(1e-9)).min(1.0)
     }
 
-    /// What the grants leave to volunteers.
+    /// What the grants leave to volunteers. Of an idle application that is all that it does not use: the agent's guard takes it
+    /// back when requests come.
     pub(super) fn reserve(&mut self, hosts: &Hosts) {
         let contended: Vec<HostId> =
             self.reserved.iter().filter(|(_, reserved)| reserved.contended).map(|(host, _)| host.clone()).collect();
         let mut reserved: BTreeMap<HostId, Reserved> = BTreeMap::new();
         for managed in self.managed.values() {
+            let is_idle = matches!(&managed.status.response, Some((_, ResponseTime::Idle)));
             for share in managed.shares.iter().filter(|share| share.resource == Resource::Cpu) {
                 let tier = &managed.status.spec.tiers[share.tier];
                 // What has not been decided about yet may use all it may have.
@@ -252,6 +255,9 @@ impl Applications {
                     0 => tier.cpu_percent.map_or(0.0, |bounds| bounds.ceiling / self.whole(tier, Resource::Cpu, hosts)),
                     _ => share.granted.part(),
                 };
+                let whole = self.whole(tier, Resource::Cpu, hosts);
+                let floor = tier.cpu_percent.map_or(0.0, |bounds| bounds.floor);
+                let part = share.last_used.filter(|_| is_idle).map_or(part, |used| part.min(used.max(floor) / whole));
                 reserved.entry(tier.host.clone()).or_default().cpu += part;
             }
         }
@@ -264,10 +270,9 @@ impl Applications {
     }
 }
 
-/// The part that was used of a share of so much, in the unit of its bounds. `waiting` counts a CPU share as used up where
-/// its tier waits for the CPU as long as it runs.
-fn used_of(own: &TierShare, amount: f64, waiting: bool) -> Option<f64> {
-    let (used, seconds) = own.used;
-    let waits = waiting && used > 0.0 && own.waited >= WAITS * used && used / seconds >= LEAST_USED * amount;
+/// The part that was used of a share of so much, in the unit of its bounds, by use over some seconds and the wait for the
+/// CPU. `waiting` counts a CPU share as used up where its tier waits for the CPU as long as it runs.
+pub(super) fn used_of((used, seconds): (f64, f64), waited: f64, amount: f64, waiting: bool) -> Option<f64> {
+    let waits = waiting && used > 0.0 && waited >= WAITS * used && used / seconds >= LEAST_USED * amount;
     (seconds > 0.0).then(|| if waits { 1.0 } else { used / seconds / amount.max(1e-9) })
 }

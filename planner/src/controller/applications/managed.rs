@@ -19,7 +19,7 @@ use crate::controller::outputs::Outputs;
 use crate::policy::{Controlling, Policy as _};
 
 /// Change of a share, in parts of the host, from which an event tells of it. Chosen.
-const REPORTED_CHANGE: f64 = 0.01;
+pub(super) const REPORTED_CHANGE: f64 = 0.01;
 /// Error from which a target counts as missed, and intervals in a row after which that is told. Chosen.
 const MISSED: f64 = 0.1;
 const MISSED_INTERVALS: u32 = 3;
@@ -35,9 +35,31 @@ pub(super) struct TierShare {
     pub(super) granted: Share,
     /// Use over the control interval, on the scale of the share, and its seconds.
     pub(super) used: (f64, f64),
+    /// Mean use over the last control interval, in the unit of its bounds.
+    #[serde(default)]
+    pub(super) last_used: Option<f64>,
     /// Time that it waited for the CPU over the control interval, on the scale of use: of a share of CPU.
     #[serde(default)]
     pub(super) waited: f64,
+    /// Seconds for which its use has looked like a surge now: of a share of CPU.
+    #[serde(default)]
+    pub(super) strained_s: f64,
+    /// Of them, those for which its tier waited for the CPU as long as it ran.
+    #[serde(default)]
+    pub(super) waiting_s: f64,
+}
+
+/// What was done about a surge in the present control interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Surge {
+    /// Questions to the source.
+    pub(super) asked: u32,
+    /// The last of them is not answered yet.
+    pub(super) awaits: bool,
+    /// When it was asked a tier had waited for the CPU as long as it ran.
+    pub(super) waits: bool,
+    /// Shares were raised.
+    pub(super) relieved: bool,
 }
 
 /// An application and what is known of it.
@@ -58,6 +80,9 @@ pub(super) struct Managed {
     /// It has no limits until its source has an answer again.
     #[serde(default)]
     pub(super) released: bool,
+    /// What was done about a surge in this control interval.
+    #[serde(default)]
+    pub(super) surge: Surge,
 }
 
 impl Managed {
@@ -78,7 +103,10 @@ impl Managed {
                 requested: whole,
                 granted: whole,
                 used: (0.0, 0.0),
+                last_used: None,
                 waited: 0.0,
+                strained_s: 0.0,
+                waiting_s: 0.0,
             })
         };
         let shares = spec.tiers.iter().enumerate().flat_map(shares_of).collect();
@@ -91,6 +119,7 @@ impl Managed {
             unanswered: 0,
             silent_since: None,
             released: false,
+            surge: Surge::default(),
         }
     }
 
@@ -122,6 +151,8 @@ impl Managed {
     pub(super) fn begin_interval(&mut self) {
         self.cache = (0.0, 0.0);
         for share in &mut self.shares {
+            let (used, seconds) = share.used;
+            share.last_used = (seconds > 0.0).then(|| used / seconds);
             (share.used, share.waited) = ((0.0, 0.0), 0.0);
         }
     }
@@ -290,8 +321,11 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
         Some(Reach::TooFarBelow) => "; as far down as one interval allows",
         _ => "",
     };
-    let cut =
-        if part < 1.0 { format!("; {:.0} % of its contended requests beyond their floors granted", part * 100.0) } else { String::new() };
+    let cut = if part < 1.0 {
+        format!("; {:.0} % of its contended requests beyond their floors granted", part * 100.0)
+    } else {
+        String::new()
+    };
     format!(
         "{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {side} target{reach}{cut}{floors}",
         beyond.abs() * 100.0

@@ -122,9 +122,16 @@ impl Services {
             self.send(Input::Tick);
             // On every host at every moment: what was granted and what the volunteer may have fit together.
             let granted: f64 = self.limits.values().sum();
+            let status = |service: &&str| self.bench.controller.application(&name(service));
+            let is_idle = self
+                .needs
+                .keys()
+                .filter_map(status)
+                .any(|status| matches!(&status.response, Some((_, ResponseTime::Idle))));
             assert!(granted <= 401.0, "{:?}", self.limits);
             assert!(
-                self.volunteer <= 0.0 || granted + self.volunteer <= 401.0,
+                // What an idle service does not use is the volunteer's.
+                self.volunteer <= 0.0 || granted + self.volunteer <= 401.0 || is_idle,
                 "{:?} and {}",
                 self.limits,
                 self.volunteer
@@ -193,10 +200,15 @@ fn a_service_that_answers_nobody_while_its_share_is_used_up_is_stalled_and_not_i
         let seen = status.response.map(|(_, response)| response);
         let wanted = if stalled { ResponseTime::Stalled } else { ResponseTime::Idle };
         assert_eq!((seen, status.decision.map(|own| own.response)), (Some(wanted.clone()), Some(wanted.clone())));
-        assert!(if stalled { services.limits["shop"] > 399.0 } else { (services.limits["shop"] - capped).abs() < 1e-9 });
-        let changes = services.events.iter().filter(
-            |event| matches!(event, Event::ResponseTimeChanged { response, .. } if *response == wanted),
-        );
+        assert!(if stalled {
+            services.limits["shop"] > 399.0
+        } else {
+            (services.limits["shop"] - capped).abs() < 1e-9
+        });
+        let changes = services
+            .events
+            .iter()
+            .filter(|event| matches!(event, Event::ResponseTimeChanged { response, .. } if *response == wanted));
         assert_eq!(changes.count(), 1);
     }
 }
@@ -239,6 +251,60 @@ fn an_outage_of_the_source_releases_the_application_until_it_answers_again() {
     services.answer = None;
     services.seconds(30 * 20);
     assert!((services.mean_ms("shop") - 100.0).abs() < 10.0, "{}", services.mean_ms("shop"));
+}
+
+#[test]
+fn what_an_idle_service_does_not_use_is_harvested_until_requests_come() {
+    let mut services = Services::new(&[("shop", 350.0)], 400.0);
+    services.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    services.seconds(30 * 20);
+    assert!(services.limits["shop"] > 300.0 && services.volunteer < 90.0, "{:?}", services.limits);
+    services.needs.insert("shop", 5.0);
+    services.answer = Some(ResponseTime::Idle);
+    services.seconds(32);
+    let granted = services.limits["shop"];
+    services.seconds(30 * 7);
+    assert!((services.limits["shop"] - granted).abs() < 1.0, "its limit stays: {:?}", services.limits);
+    assert!(services.volunteer >= 100.0, "{} beside {granted}", services.volunteer);
+    services.needs.insert("shop", 350.0);
+    services.answer = None;
+    services.seconds(32);
+    assert!(services.limits["shop"] + services.volunteer <= 401.0, "{:?} and {}", services.limits, services.volunteer);
+}
+
+/// From 120 to 300 % of a core within a control interval.
+#[test]
+fn a_surge_gets_what_is_free_within_seconds() {
+    let relieved = |services: &Services| {
+        services.events.iter().filter(|event| matches!(event, Event::SurgeRelieved { .. })).count()
+    };
+    let mut services = Services::new(&[("shop", 120.0), ("quiet", 80.0)], 400.0);
+    services.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    services.seconds(30 * 30 + 3);
+    assert_eq!(relieved(&services), 0, "a steady load is no surge");
+    let quiet = services.limits["quiet"];
+    assert!(services.limits["shop"] < 160.0 && services.volunteer >= 100.0, "{:?}", services.limits);
+    services.needs.insert("shop", 300.0);
+    services.seconds(6);
+    assert_eq!(relieved(&services), 1);
+    assert!(services.limits["shop"] > 399.0 - quiet && services.volunteer < 1.0, "{:?}", services.limits);
+    assert!((services.limits["quiet"] - quiet).abs() < 1e-9, "what another has is not free: {:?}", services.limits);
+    services.seconds(30 * 3);
+    assert!(services.mean_ms("shop") < 125.0, "{} ms, {:?}", services.mean_ms("shop"), services.limits);
+}
+
+/// Nine tenths of its CPU are used, and it is fast enough.
+#[test]
+fn a_service_that_uses_its_share_up_at_its_target_is_no_surge() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.seconds(30 * 20);
+    (services.answer, services.wait, services.asked) = (Some(ResponseTime::from_ms(99.0)), 2.0, 0);
+    services.seconds(30 * 10);
+    assert!(services.asked > 10, "{}", services.asked);
+    // Nor is one whose source says nothing of seconds, as long as it does not wait.
+    (services.answer, services.wait) = (Some(ResponseTime::Missing { reason: "not yet".into() }), 0.0);
+    services.seconds(30 * 2);
+    assert!(!services.events.iter().any(|event| matches!(event, Event::SurgeRelieved { .. })));
 }
 
 /// Nothing completes, so nothing is known, and the cap is why.
