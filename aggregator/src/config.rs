@@ -27,6 +27,7 @@ pub const AT_RUN_TIME: &[&str] = &[
     "controller.evaluation_interval_s",
     "controller.profile_period_s",
     "controller.control_interval_s",
+    "controller.response_outage_s",
     "controller.command_lease_s",
     "controller.report_stale_after_s",
     "controller.ended_jobs_kept",
@@ -195,6 +196,7 @@ fn controller(mut section: Section<'_>) -> Settings {
         evaluation_interval_s: section.number("evaluation_interval_s", defaults.evaluation_interval_s, 1.0..=3_600.0),
         profile_period_s: section.number("profile_period_s", defaults.profile_period_s, 1.0..=3_600.0),
         control_interval_s: section.number("control_interval_s", defaults.control_interval_s, 1.0..=3_600.0),
+        response_outage_s: section.number("response_outage_s", defaults.response_outage_s, 10.0..=86_400.0),
         command_lease_s: section.number("command_lease_s", defaults.command_lease_s, 3.0..=600.0),
         report_stale_after_s: section.number("report_stale_after_s", defaults.report_stale_after_s, 2.0..=600.0),
         ended_jobs_kept: u32::try_from(section.integer(

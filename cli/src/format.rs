@@ -397,6 +397,7 @@ pub(crate) fn response_time(response: &ResponseTime) -> String {
         ResponseTime::Late { age_s } => format!("{} old", seconds(*age_s)),
         ResponseTime::Missing { reason } => format!("missing: {}", clean(reason)),
         ResponseTime::Absurd { value } => format!("absurd: {}", clean(value)),
+        ResponseTime::Stalled => "stalled".into(),
     }
 }
 

@@ -8,6 +8,7 @@
 mod accuracy;
 mod figures;
 mod runs;
+mod surge;
 
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,7 @@ use self::runs::{
     CHANGES, Course, Experiment, Hosted, MET, Method, SETTLED, TPCC_TARGET_MS, TPCW_CLIENTS, TPCW_TARGET_MS,
     TierCourse, changing_clients, constant_clients, contended, enough, mean, run,
 };
+use self::surge::surge_figures;
 use crate::{ReproduceError, Reproduction, Series};
 use gleaner_simulator::service::ServiceSpec;
 use gleaner_simulator::traces::services::{bias_cloud, worldcup98};
@@ -72,6 +74,8 @@ pub fn reproduce(
     model_figures(&mut out, &seeds);
     stability_figures(&mut out, &constant, &changing);
     contention_figure(&mut out, &contended);
+    progress("surges", 0, 1);
+    surge_figures(&mut out, &seeds);
     for experiment in [&constant, &changing, &contended] {
         details(&mut out, experiment);
     }
@@ -134,6 +138,14 @@ fn stability_figures(out: &mut Reproduction, constant: &Experiment, changing: &E
         settling(Method::AutoControl, SETTLED, SETTLED)
     );
     out.figures.push(figure("bconf.settling", 4.0, ours, "intervals", ("at most 4", ours <= 4.0), note));
+
+    let fall = |method| changing.mean(method, "tpcw", |course| course.worst(CHANGES[1].0));
+    let ours = fall(Method::BConf);
+    let note = format!(
+        "slowest interval over the target after 500 → 300 clients, mean over the runs; AutoControl {:.2}",
+        fall(Method::AutoControl)
+    );
+    out.figures.push(figure("bconf.fall_worst", None, ours, "of the target", ("at most 1.5", ours <= 1.5), note));
 
     let (fixed, moved) = (constant.disk_saving("tpcw"), changing.disk_saving("tpcw"));
     let ours = fixed.min(moved);
@@ -315,12 +327,20 @@ mod tests {
             "bconf.stability_gain_static",
             "bconf.stability_gain_dynamic",
             "bconf.settling",
+            "bconf.fall_worst",
             "bconf.disk_saving",
             "bconf.contention_met",
+            "bconf.surge_intervals",
+            "bconf.surge_worst",
         ];
         assert_eq!(ids, wanted);
         assert!(found.figures.iter().all(|figure| figure.ours.is_some()), "{:?}", found.figures);
-        let missed = ["bconf.stability_gain_static", "bconf.stability_gain_dynamic"];
+        let missed = [
+            "bconf.stability_gain_static",
+            "bconf.stability_gain_dynamic",
+            "bconf.surge_intervals",
+            "bconf.surge_worst",
+        ];
         assert!(
             found.figures.iter().all(|figure| figure.holds || missed.contains(&figure.id)),
             "more than what docs/services.md calls missed: {:?}",

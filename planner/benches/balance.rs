@@ -84,6 +84,7 @@ fn observation(tiers: usize, resources: usize, state: &mut u64) -> Observation {
     Observation {
         target_ms: 100.0,
         mean_ms: Some(60.0 + 80.0 * random(state)),
+        unanswered: 0,
         miss_rate: Some(Fraction::clamped(0.1 + 0.2 * random(state))),
         shares: (0..tiers * resources).map(|index| share(index, state)).collect(),
     }
@@ -104,6 +105,7 @@ fn update(c: &mut Criterion) {
     for kind in [Kind::Gray, Kind::Black] {
         let (mut state, mut model) = (9, Model::new(kind, Orders::default()));
         let mut sample = || Sample {
+            after_gap: false,
             performance: 0.7 + 0.6 * random(&mut state),
             miss_rate: Some(Fraction::clamped(0.1 + 0.2 * random(&mut state))),
             shares: (0..6).map(|_| 0.2 + 0.3 * random(&mut state)).collect(),

@@ -17,6 +17,7 @@ pub mod least_squares;
 pub mod model;
 pub mod mpc;
 pub mod scaler;
+pub mod surge;
 
 pub use gleaner_types::application::Resource;
 use serde::{Deserialize, Serialize};

@@ -272,7 +272,7 @@ impl Controller {
             Input::ApplicationApplied(spec) => applications.applied(*spec, hosts, outputs),
             Input::ApplicationRemoved { application } => applications.removed(&application, hosts, outputs),
             Input::Responded { application, response } => {
-                applications.responded(&application, response, now, outputs);
+                applications.responded(&application, response, hosts, now, outputs);
             }
             Input::AllHostsHeld(hold) => hosts.hold_all(hold, now, outputs),
             Input::AllHostsReleased { by } => hosts.release_all(format!("{by} released them"), outputs),
@@ -284,9 +284,10 @@ impl Controller {
             Input::Resumed => {
                 hosts.disconnect_all();
                 jobs.resumed(now);
+                applications.resumed();
             }
             Input::Tick => {
-                applications.control(hosts, settings.control_interval_s, now, outputs);
+                applications.control(hosts, settings, now, outputs);
                 hosts.find_silent(settings.report_stale_after_s, now, outputs);
                 hosts.end_holds(now, outputs);
                 jobs.observe(hosts, now);
@@ -302,7 +303,7 @@ impl Controller {
         if let Some(facts) = self.hosts.facts(&report.host) {
             self.jobs.account(&report, &facts.cpu_model);
         }
-        self.applications.account(&report);
+        self.applications.account(&report, &self.hosts);
         let dedicated = self.jobs.dedicates(&report.host);
         self.hosts.keep(report, dedicated, now, outputs);
     }

@@ -7,7 +7,7 @@ use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
 use crate::balance::Share;
-use crate::balance::application::{Application, Observation, Request, Settings, hold};
+use crate::balance::application::{Application, Observation, ObservedShare, Request, Settings, hold};
 use crate::single_resource::{self, Observed, SingleResource};
 
 /// Finds the shares of one application, one control interval after the other.
@@ -59,18 +59,23 @@ pub struct SingleShare<C>(pub C);
 
 impl<C: SingleResource> Policy for SingleShare<C> {
     fn request(&mut self, observed: &Observation, host_cpu: CoreShare) -> Request {
-        let Some(mean_ms) = observed.mean_ms else { return hold(observed) };
         let mut shares: Vec<Share> = observed.shares.iter().map(|share| share.share).collect();
         let mut gains = vec![0.0; shares.len()];
+        let seen = |first: &ObservedShare, response_ms: Option<f64>| Observed {
+            allocation: host_cpu * first.share.part(),
+            response_ms,
+            utilisation: first.utilisation,
+            target_ms: observed.target_ms,
+            floor: host_cpu * first.floor.part(),
+            ceiling: host_cpu * first.ceiling.part(),
+        };
+        // It is told of every gap: of one that no interval stands for too.
+        if let Some(first) = observed.shares.first().filter(|_| observed.unanswered > 0 || observed.mean_ms.is_none()) {
+            self.0.next(&seen(first, None));
+        }
+        let Some(mean_ms) = observed.mean_ms else { return hold(observed) };
         if let Some(first) = observed.shares.first() {
-            let next = self.0.next(&Observed {
-                allocation: host_cpu * first.share.part(),
-                response_ms: Some(mean_ms),
-                utilisation: first.utilisation,
-                target_ms: observed.target_ms,
-                floor: host_cpu * first.floor.part(),
-                ceiling: host_cpu * first.ceiling.part(),
-            });
+            let next = self.0.next(&seen(first, Some(mean_ms)));
             shares[0] = Share::clamped(next.percent() / host_cpu.percent().max(1e-9));
             // Nothing is known of it but the present point: in proportion.
             gains[0] = (observed.target_ms / mean_ms).min(2.0) / first.share.part().max(1e-9);
@@ -85,7 +90,8 @@ mod tests {
 
     use super::*;
     use crate::balance::Resource;
-    use crate::balance::application::ObservedShare;
+    use crate::snapshot::VERSION;
+    use crate::snapshot::tune::{TuneQuestion, TunedInterval, tune};
 
     fn observation(mean_ms: Option<f64>) -> Observation {
         let share = ObservedShare {
@@ -95,7 +101,7 @@ mod tests {
             floor: Share::clamped(0.1),
             ceiling: Share::clamped(0.75),
         };
-        Observation { target_ms: 100.0, mean_ms, miss_rate: None, shares: vec![share] }
+        Observation { target_ms: 100.0, mean_ms, unanswered: 0, miss_rate: None, shares: vec![share] }
     }
 
     #[test]
@@ -110,6 +116,33 @@ mod tests {
         let error = request.error.unwrap();
         assert!((error - 1.0 / 3.0).abs() < 1e-9, "positive is slower: {error}");
         assert_eq!(request.bounds, [(Share::clamped(0.1), Share::clamped(0.75))]);
+    }
+
+    /// Production tells a controller of a gap as `gleaner plan tune` does, whether an interval stands for it or not.
+    #[test]
+    fn a_policy_after_a_gap_decides_as_the_plan_does() {
+        let host_cpu = CoreShare::from_cores(4);
+        let interval = |mean_ms| TunedInterval { allocation_percent: 200.0, mean_ms, utilisation: Some(0.9) };
+        let planned = tune(
+            &TuneQuestion {
+                version: VERSION,
+                control: "stfc".to_owned(),
+                target_ms: 100.0,
+                floor_percent: 40.0,
+                ceiling_percent: 300.0,
+                intervals: [Some(30.0), None, Some(150.0)].map(interval).to_vec(),
+            },
+            &single_resource::CONTROLLERS,
+        );
+        let planned = planned.unwrap().allocation_percent / host_cpu.percent();
+        for gap in [Some(observation(None)), None] {
+            let mut policy = Controlling::new(Control::Stfc);
+            policy.request(&observation(Some(30.0)), host_cpu);
+            gap.iter().for_each(|gap| _ = policy.request(gap, host_cpu));
+            let after = Observation { unanswered: 1, ..observation(Some(150.0)) };
+            let decided = policy.request(&after, host_cpu).shares[0].part();
+            assert!((decided - planned).abs() < 1e-9, "{decided} and {planned}");
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ const BY_HOSTS: [&str; 9] = [
 const BY_STRANGERS: [&str; 2] = ["peer_refused", "join_refused"];
 
 /// Those that the loops log as often as what hosts, jobs and services say makes them decide.
-const DECISIONS: [&str; 15] = [
+const DECISIONS: [&str; 17] = [
     "job_submitted",
     "job_waiting",
     "job_profiling",
@@ -49,6 +49,8 @@ const DECISIONS: [&str; 15] = [
     "shares_moved",
     "target_missed",
     "target_met",
+    "application_released",
+    "surge_relieved",
     "plan_rejected",
 ];
 

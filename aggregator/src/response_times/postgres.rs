@@ -133,7 +133,7 @@ fn between(last: &Statistics, statistics: &Statistics, user: &str) -> ResponseTi
     }
     // A database that has come to a standstill is not idle.
     if statistics.running > 0.0 {
-        return missing(format!("no statement ended since the last reading, and {} run", statistics.running));
+        return ResponseTime::Stalled;
     }
     if statistics.hidden > 0.0 {
         return missing(format!(

@@ -139,6 +139,8 @@ pub enum ResponseTime {
         /// The value as received, shortened.
         value: String,
     },
+    /// Requests wait and none was answered, so there is no mean.
+    Stalled,
 }
 
 impl ResponseTime {
@@ -239,7 +241,7 @@ pub struct BalanceDecision {
     pub rows: u32,
     /// The model was fitted to another condition of load, because there were too few data for this one.
     pub neighbour: bool,
-    /// Part of its constrained requests that it got: p_a of Eq. 4.12.
+    /// Part of its constrained requests beyond their floors that it got: p_a of Eq. 4.12.
     pub part: f64,
     /// Its shares.
     pub shares: Vec<ShareDecision>,

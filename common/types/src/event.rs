@@ -580,6 +580,21 @@ pub enum Event {
         /// Those in which the promise was broken.
         broken: u32,
     },
+    /// An application's source had no answer for too long; its limits are released until it has one again.
+    ApplicationReleased {
+        /// The application.
+        application: ApplicationId,
+        /// Seconds without an answer.
+        silent_s: f64,
+    },
+    /// An application was far too slow with its CPU used up; it got what was free on its hosts before its control interval
+    /// ended.
+    SurgeRelieved {
+        /// The application.
+        application: ApplicationId,
+        /// What its source said.
+        response: ResponseTime,
+    },
 }
 
 /// A line of an event log cannot be parsed.

@@ -167,6 +167,7 @@ mod tests {
             let seen = Observation {
                 target_ms: 100.0,
                 mean_ms: Some(100.0 / performance),
+                unanswered: 0,
                 miss_rate: None,
                 shares: vec![seen],
             };

@@ -51,6 +51,7 @@ fn identification(spec: &ServiceSpec, target_ms: f64, clients: f64, around: &[Pl
         let seen = service.step(Load::Clients(clients), &given(around, &shares), None);
         if let Some(response_ms) = seen.response_ms {
             samples.push(Sample {
+                after_gap: false,
                 performance: target_ms / response_ms,
                 miss_rate: seen.tiers.last().map(|tier| tier.llc_miss_rate),
                 shares: shares.iter().map(|share| share.part()).collect(),

@@ -30,7 +30,7 @@ pub(super) const INTERVALS: usize = 90;
 const AUTOCONTROL_STABILITY: f64 = 2.0;
 /// Least share of anything, m_r, which the arbitrators do not take away either. Chosen.
 const FLOOR: f64 = 0.01;
-/// What the arbitrators have of every resource of a host: the least shares of three tiers are kept back.
+/// What AutoControl's arbitrator has of every resource of a host: the least shares of three tiers are kept back.
 const AVAILABLE: f64 = 1.0 - 3.0 * FLOOR;
 /// A change is over when the response stays this close to the target, as a part of it, for so many intervals. Chosen, as in
 /// [`super::stfc`].
@@ -53,11 +53,18 @@ pub(super) struct Placed {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Hosted {
     pub(super) name: &'static str,
-    spec: ServiceSpec,
-    target_ms: f64,
+    pub(super) spec: ServiceSpec,
+    pub(super) target_ms: f64,
     pub(super) tiers: Vec<Placed>,
     /// Clients of every interval under control.
-    clients: Vec<f64>,
+    pub(super) clients: Vec<f64>,
+}
+
+impl Hosted {
+    /// What its tiers begin with: CPU and disk of each.
+    pub(super) fn first_shares(&self) -> Vec<Share> {
+        self.tiers.iter().flat_map(|tier| [Share::clamped(tier.cpu), Share::clamped(tier.disk)]).collect()
+    }
 }
 
 fn tpcw(clients: Vec<f64>, web_memory: f64) -> Hosted {
@@ -124,13 +131,13 @@ impl Method {
 }
 
 /// Policies of all applications of a scenario.
-struct Control {
+pub(super) struct Control {
     method: Method,
     policies: Vec<Box<dyn Policy>>,
 }
 
 impl Control {
-    fn new(method: Method, applications: usize) -> Self {
+    pub(super) fn new(method: Method, applications: usize) -> Self {
         let policy = || -> Box<dyn Policy> {
             match method {
                 Method::BConf => Box::new(Application::new(Settings::default())),
@@ -141,7 +148,7 @@ impl Control {
     }
 
     /// Shares of every application, in the order of what was seen, and the part of its request that each got.
-    fn step(&mut self, hosted: &[Hosted], seen: &[Observation]) -> (Vec<Vec<Share>>, Vec<f64>) {
+    pub(super) fn step(&mut self, hosted: &[Hosted], seen: &[Observation]) -> (Vec<Vec<Share>>, Vec<f64>) {
         let request = |(policy, seen): (&mut Box<dyn Policy>, &Observation)| {
             // Neither counts in cores.
             let request = policy.request(seen, CoreShare::ZERO);
@@ -152,19 +159,22 @@ impl Control {
         for (application, ((wanted, gains), hosted)) in requests.iter().zip(hosted).enumerate() {
             let places = hosted.tiers.iter().flat_map(|tier| [(tier.host, Resource::Cpu), (tier.host, Resource::Disk)]);
             for (((host, resource), wanted), gain) in places.zip(wanted).zip(gains) {
-                // Floors are kept back from what is arbitrated, for both methods alike: AutoControl knows none.
-                let floor = Share::default();
+                let floor = Share::clamped(FLOOR);
                 demands.push(Demand { application, host, resource, wanted: *wanted, floor, gain: *gain });
             }
         }
         let (granted, parts) = match self.method {
             Method::BConf => {
-                let grants = arbitrate(&demands, |_, _| AVAILABLE);
+                let grants = arbitrate(&demands, |_, _| 1.0);
                 (grants.shares, grants.parts)
             }
-            Method::AutoControl => (partition(&demands, AVAILABLE), vec![1.0; hosted.len()]),
+            Method::AutoControl => {
+                // It knows no floors: they are kept back from what it arbitrates.
+                let shares = partition(&demands, AVAILABLE).into_iter();
+                (shares.map(|share| Share::clamped(share.part().max(FLOOR))).collect(), vec![1.0; hosted.len()])
+            }
         };
-        let mut granted = granted.into_iter().map(|share| Share::clamped(share.part().max(FLOOR)));
+        let mut granted = granted.into_iter();
         let shares = requests.iter().map(|(wanted, _)| granted.by_ref().take(wanted.len()).collect()).collect();
         (shares, parts)
     }
@@ -200,7 +210,7 @@ pub(super) fn given(tiers: &[Placed], shares: &[Share]) -> Vec<Shares> {
     tiers.iter().zip(shares.chunks(2)).map(one).collect()
 }
 
-fn observed(target_ms: f64, shares: &[Share], seen: &Interval) -> Observation {
+pub(super) fn observed(target_ms: f64, shares: &[Share], seen: &Interval) -> Observation {
     let used = seen.tiers.iter().flat_map(|tier| [(Resource::Cpu, tier.cpu), (Resource::Disk, tier.disk)]);
     let share = |((resource, used), share): ((Resource, Fraction), &Share)| ObservedShare {
         resource,
@@ -212,6 +222,7 @@ fn observed(target_ms: f64, shares: &[Share], seen: &Interval) -> Observation {
     Observation {
         target_ms,
         mean_ms: seen.response_ms,
+        unanswered: 0,
         // Of the database, which is the last tier.
         miss_rate: seen.tiers.last().map(|tier| tier.llc_miss_rate),
         shares: used.zip(shares).map(share).collect(),
@@ -222,10 +233,7 @@ pub(super) fn run(method: Method, hosted: &[Hosted], seed: u64) -> Vec<Course> {
     let seeds = &mut Random::part(seed, 4);
     let mut services: Vec<Service> =
         hosted.iter().map(|hosted| Service::new(hosted.spec.clone(), seeds.seed())).collect();
-    let first = |hosted: &Hosted| -> Vec<Share> {
-        hosted.tiers.iter().flat_map(|tier| [Share::clamped(tier.cpu), Share::clamped(tier.disk)]).collect()
-    };
-    let mut shares: Vec<Vec<Share>> = hosted.iter().map(first).collect();
+    let mut shares: Vec<Vec<Share>> = hosted.iter().map(Hosted::first_shares).collect();
     let mut control = Control::new(method, hosted.len());
     let mut courses = vec![Course::default(); hosted.len()];
     let intervals = hosted.iter().map(|hosted| hosted.clients.len()).min().unwrap_or(0);
@@ -290,6 +298,11 @@ impl Course {
     /// How often the response was slower than the target by more than what counts as settled, in percent.
     pub(super) fn too_slow(&self) -> f64 {
         mean(self.relative.iter().map(|relative| f64::from(*relative > 1.0 + SETTLED))) * 100.0
+    }
+
+    /// The slowest interval from one on, against the target.
+    pub(super) fn worst(&self, from: usize) -> f64 {
+        self.relative.iter().skip(from).copied().fold(0.0, f64::max)
     }
 
     /// Mean response over the second half, against the target.

@@ -22,6 +22,8 @@ const PROBE: f64 = 0.015;
 /// How many times as large a share that is used up is in the next interval, while no response time is known. Chosen: three
 /// intervals make a cap of an eighth of the ceiling none.
 const RELIEF: f64 = 2.0;
+/// Intervals in a row without a response time after which a share that is used up is released to its ceiling.
+const RELIEF_INTERVALS: u32 = 3;
 
 /// How an application is controlled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -78,6 +80,9 @@ pub struct Observation {
     /// Mean response time; `None` holds every share where it is, but for those that are used up.
     #[serde(default)]
     pub mean_ms: Option<f64>,
+    /// Intervals in a row without a response time before this one: with any, it follows a gap.
+    #[serde(default)]
+    pub unanswered: u32,
     /// Miss rate of the last level cache, where counters tell.
     #[serde(default)]
     pub miss_rate: Option<Fraction>,
@@ -132,13 +137,22 @@ pub struct Application {
     averages: Vec<f64>,
     /// Intervals so far.
     intervals: u32,
+    /// The target that the model's samples were measured against, in milliseconds; 0 before the first.
+    #[serde(default)]
+    target_ms: f64,
 }
 
 impl Application {
     /// Nothing is known of it yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings, model: Model::new(settings.model, settings.orders), averages: Vec::new(), intervals: 0 }
+        Self {
+            settings,
+            model: Model::new(settings.model, settings.orders),
+            averages: Vec::new(),
+            intervals: 0,
+            target_ms: 0.0,
+        }
     }
 
     /// Its model, for those who judge it.
@@ -153,11 +167,16 @@ impl Application {
         let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite() && observation.target_ms > 0.0;
         let Some(mean_ms) = observation.mean_ms.filter(known) else { return hold(observation) };
         self.average(observation);
+        if self.target_ms > 0.0 && self.target_ms.total_cmp(&observation.target_ms).is_ne() {
+            self.model.retarget(observation.target_ms / self.target_ms);
+        }
+        self.target_ms = observation.target_ms;
         let condition = condition(&loads);
         let performance = (observation.target_ms / mean_ms).min(PERFORMANCE_MOST);
         let parts = observation.shares.iter().map(|share| share.share.part()).collect();
         self.model.weigh(observation.shares.iter().map(|share| share.utilisation));
-        self.model.observe(Sample { performance, miss_rate: observation.miss_rate, shares: parts, condition });
+        let (miss_rate, after_gap) = (observation.miss_rate, observation.unanswered > 0);
+        self.model.observe(Sample { performance, miss_rate, shares: parts, condition, after_gap });
         let Some(model) = self.model.predict(condition) else { return hold(observation) };
 
         let error = error(observation.target_ms, mean_ms);
@@ -223,18 +242,20 @@ impl Application {
 /// What to ask for of a share while no response time is known: `wanted`, or more where the share is used up. An application
 /// so overloaded that it answers nobody has no response time either, and a share that were only held would keep it so. Ours;
 /// the paper does not say. Memory is held, because a cache fills whatever there is.
-fn relieved(wanted: Share, seen: &ObservedShare) -> Share {
+fn relieved(wanted: Share, seen: &ObservedShare, unanswered: u32) -> Share {
     if seen.resource == Resource::Memory || load(seen.utilisation) != Load::Over {
         return wanted;
     }
-    let relief = (RELIEF * seen.share.part()).min(seen.ceiling.part());
+    let ceiling = seen.ceiling.part();
+    let relief = if unanswered < RELIEF_INTERVALS { (RELIEF * seen.share.part()).min(ceiling) } else { ceiling };
     Share::clamped(wanted.part().max(relief))
 }
 
 /// What to ask for while no response time is known: everything stays as it is, but for what is used up.
 #[must_use]
 pub fn hold(observation: &Observation) -> Request {
-    let shares: Vec<Share> = observation.shares.iter().map(|share| relieved(share.share, share)).collect();
+    let shares: Vec<Share> =
+        observation.shares.iter().map(|share| relieved(share.share, share, observation.unanswered)).collect();
     let bounds = observation.shares.iter().map(|share| share.share).zip(shares.iter().copied()).collect();
     Request {
         shares,
@@ -269,7 +290,7 @@ mod tests {
     }
 
     fn observation(mean_ms: Option<f64>, shares: Vec<ObservedShare>) -> Observation {
-        Observation { target_ms: 100.0, mean_ms, miss_rate: None, shares }
+        Observation { target_ms: 100.0, mean_ms, unanswered: 0, miss_rate: None, shares }
     }
 
     #[test]
@@ -285,16 +306,36 @@ mod tests {
     #[test]
     fn what_is_used_up_grows_to_its_ceiling_while_nothing_is_known() {
         let mut application = Application::new(Settings::default());
-        let (mut cpu, mut seen) = (0.1, Vec::new());
-        for _ in 0..5 {
+        let (mut cpu, mut seen) = (0.02, Vec::new());
+        for unanswered in 0..5 {
             let memory = share(Resource::Memory, 0.3, 1.0);
             let shares = vec![ObservedShare { ceiling: Share::clamped(0.7), ..share(Resource::Cpu, cpu, 1.0) }, memory];
-            let request = application.step(&observation(None, shares));
+            let request = application.step(&Observation { unanswered, ..observation(None, shares) });
             assert_eq!((request.shares[1], request.error), (Share::clamped(0.3), None));
             cpu = request.shares[0].part();
             seen.push(cpu);
         }
-        assert_eq!(seen, [0.2, 0.4, 0.7, 0.7, 0.7]);
+        assert_eq!(seen, [0.04, 0.08, 0.16, 0.7, 0.7]);
+    }
+
+    /// The service is as fast as before, and only its target another one.
+    #[test]
+    fn a_changed_target_is_met_as_if_it_had_always_been_the_target() {
+        let expected = |before_ms: f64| {
+            let mut application = Application::new(Settings { model: Kind::Black, ..Settings::default() });
+            let mut cpu = 0.5;
+            for interval in 0..40 {
+                let shares = vec![share(Resource::Cpu, cpu, 0.5)];
+                let target_ms = if interval < 39 { before_ms } else { 100.0 };
+                cpu = 0.5 + 0.02 * f64::from(interval % 5 - 2);
+                let mean_ms = Some(100.0 / (0.4 + 1.2 * cpu));
+                application.step(&Observation { target_ms, ..observation(mean_ms, shares) });
+            }
+            let shares = vec![share(Resource::Cpu, cpu, 0.5)];
+            let mean_ms = Some(100.0 / (0.4 + 1.2 * cpu));
+            application.step(&observation(mean_ms, shares)).predicted.unwrap()
+        };
+        assert!((expected(60.0) - expected(100.0)).abs() < 0.02, "{} and {}", expected(60.0), expected(100.0));
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! resource it asked for, so that none of its tiers is more of a bottleneck than another, and the parts minimise the lost
 //! performance (Eq. 4.12–4.14). What that leaves of a constrained resource goes to those whose performance gains most.
 //!
-//! The paper has no floors. Here they come before parts: a grant below its floor is raised to it, at the cost of what
-//! others on that host were granted above theirs. Floors that add up to more than there is are kept in proportion.
+//! The paper has no floors. Here every demand gets its floor first, and what exceeds the floors is arbitrated: p_a is the
+//! part of that. Floors that add up to more than there is are kept in proportion.
 //!
 //! Volunteers take no part: they have what is left when every request is granted, which on a contended host is nothing.
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Resource, Share};
 
-/// Least part of its request that an application gets, where that is possible: p_a > 0. Chosen: performance is linear in a
+/// Least part of its request beyond the floors that an application gets, where that is possible: p_a > 0. Chosen: performance is linear in a
 /// share only nearby, and an application whose gain is small would be starved of what it cannot do without.
 const LEAST_PART: f64 = 0.25;
 /// Weight of an application of whose performance nothing is known or gained, relative to the most weighty one. Chosen.
@@ -50,6 +50,11 @@ impl Demand {
     fn floor(&self) -> f64 {
         self.floor.part().min(self.wanted.part())
     }
+
+    /// What it asks for beyond its floor.
+    fn excess(&self) -> f64 {
+        self.wanted.part() - self.floor()
+    }
 }
 
 /// A resource of a host of which more is asked for than there is.
@@ -70,7 +75,8 @@ pub struct Contended {
 pub struct Grants {
     /// One for each demand, in their order.
     pub shares: Vec<Share>,
-    /// p_a: the part of its constrained requests that each application gets; 1 for those that contend for nothing.
+    /// p_a: the part of its constrained requests beyond their floors that each application gets; 1 for those that contend for
+    /// nothing.
     pub parts: Vec<f64>,
     /// Contended resources of hosts.
     pub contended: Vec<Contended>,
@@ -99,12 +105,13 @@ pub fn arbitrate(demands: &[Demand], capacity: impl Fn(usize, Resource) -> f64) 
     }
     let mut contended = Vec::with_capacity(places.len());
     for ((host, resource), members) in &places {
+        let capacity = capacity(*host, *resource).max(0.0);
+        let floors: f64 = members.iter().map(|index| demands[*index].floor()).sum();
+        let floors_kept = if floors > capacity { capacity / floors } else { 1.0 };
         for index in members {
             let demand = demands[*index];
-            shares[*index] = Share::clamped(parts[demand.application] * demand.wanted.part());
+            shares[*index] = Share::clamped(floors_kept * demand.floor() + parts[demand.application] * demand.excess());
         }
-        let capacity = capacity(*host, *resource).max(0.0);
-        let floors_kept = keep_floors(members, demands, capacity, &mut shares);
         hand_out(members, demands, capacity, &mut shares);
         contended.push(Contended { host: *host, resource: *resource, wanted: asked(members), floors_kept });
     }
@@ -145,13 +152,14 @@ fn domains(
 
 /// A contended resource within a sub-domain.
 struct Constraint {
-    /// Position of the application within the sub-domain, and what it asks for in all its tiers there.
+    /// Position of the application within the sub-domain, and what it asks for beyond its floors in all its tiers there.
     members: Vec<(usize, f64)>,
     /// What has to be given up together.
     shortfall: f64,
 }
 
-/// The parts p_a of a sub-domain: minimises Σ c_a²·(1 − p_a)² with c_a = Σ ∂ȳ/∂w·w, every constraint kept.
+/// The parts p_a of a sub-domain: minimises Σ c_a²·(1 − p_a)² with c_a = Σ ∂ȳ/∂w·w, every constraint kept; w is what is asked
+/// for beyond the floors.
 ///
 /// With x_a = 1 − p_a and a price μ ≥ 0 per constraint, x_a = clamp(Σ μ·w / 2c_a²); each price in turn is set to what its
 /// constraint needs, until none moves (dual coordinate ascent, Hildreth's method; the objective is strictly convex).
@@ -165,17 +173,20 @@ fn solve(
     let mut weights = vec![0.0; domain.len()];
     let mut constraints = Vec::new();
     for ((host, resource), members) in places {
-        let mut own: BTreeMap<usize, f64> = BTreeMap::new();
+        let (mut own, mut floors): (BTreeMap<usize, f64>, f64) = (BTreeMap::new(), 0.0);
         for index in members {
             let demand = demands[*index];
             if let Some(position) = position(demand.application) {
-                *own.entry(position).or_default() += demand.wanted.part();
-                weights[position] += demand.gain.max(0.0) * demand.wanted.part();
+                floors += demand.floor();
+                weights[position] += demand.gain.max(0.0) * demand.excess();
+                if demand.excess() > 0.0 {
+                    *own.entry(position).or_default() += demand.excess();
+                }
             }
         }
         let total: f64 = own.values().sum();
         if total > 0.0 {
-            let shortfall = total - capacity(*host, *resource).max(0.0);
+            let shortfall = total - (capacity(*host, *resource) - floors).max(0.0);
             constraints.push(Constraint { members: own.into_iter().collect(), shortfall });
         }
     }
@@ -248,25 +259,6 @@ fn price_for(constraint: &Constraint, price: f64, pressure: &[f64], weights: &[f
         slope += change;
     }
     if sum >= constraint.shortfall || slope <= 0.0 { at } else { at + (constraint.shortfall - sum) / slope }
-}
-
-/// Raises what is below its floor to it, and lowers what is above in proportion to how far, where that takes more than there
-/// is. Returns the part of each floor that is kept: 1, or less where the floors alone are more than there is.
-fn keep_floors(members: &[usize], demands: &[Demand], capacity: f64, shares: &mut [Share]) -> f64 {
-    let floors: f64 = members.iter().map(|index| demands[*index].floor()).sum();
-    let kept = if floors > capacity { capacity / floors } else { 1.0 };
-    let least = |index: usize| kept * demands[index].floor();
-    if members.iter().all(|index| shares[*index].part() >= least(*index)) {
-        return kept;
-    }
-    let above = |share: Share, index: usize| (share.part() - least(index)).max(0.0);
-    let all_above: f64 = members.iter().map(|index| above(shares[*index], *index)).sum();
-    let room = (capacity - kept * floors).max(0.0);
-    let part = if all_above > room { room / all_above } else { 1.0 };
-    for index in members {
-        shares[*index] = Share::clamped(least(*index) + part * above(shares[*index], *index));
-    }
-    kept
 }
 
 /// Hands out what is left of a constrained resource, in proportion to the gain; no application gets more than it asked for.
@@ -366,19 +358,21 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_is_kept_at_the_cost_of_what_others_have_above_theirs() {
+    fn what_exceeds_the_floors_is_arbitrated() {
         let floor = |floor, demand| Demand { floor: Share::clamped(floor), ..demand };
-        // Without floors 0.1, 0.45 and 0.45: the first gains nothing, so it keeps the least part alone.
+        // 0.1, 0.7 and 0.8 are asked for beyond the floors, for which 0.6 is left.
         let demands = [
             floor(0.3, demand(0, 0, Resource::Cpu, 0.4, 0.0)),
             floor(0.1, demand(1, 0, Resource::Cpu, 0.8, 1.0)),
             demand(2, 0, Resource::Cpu, 0.8, 1.0),
         ];
         let grants = arbitrate(&demands, WHOLE);
-        near(grants.shares[0].part(), 0.3);
-        // The others have 0.35 and 0.45 above their floors, for which 1 − 0.3 − 0.1 is left.
-        near(grants.shares[1].part(), 0.1 + 0.6 * 0.35 / 0.8);
-        near(grants.shares[2].part(), 0.6 * 0.45 / 0.8);
+        // The first gains nothing, so it keeps the least part. min (0.7·x₁)² + (0.8·x₂)² with 0.7·x₁ + 0.8·x₂ = 1 − 0.075: each
+        // of the others gives up half of that.
+        near(grants.parts[0], LEAST_PART);
+        near(grants.shares[0].part(), 0.3 + 0.025);
+        near(grants.shares[1].part(), 0.8 - 0.925 / 2.0);
+        near(grants.shares[2].part(), 0.8 - 0.925 / 2.0);
         near(grants.contended[0].floors_kept, 1.0);
     }
 

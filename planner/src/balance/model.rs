@@ -83,6 +83,9 @@ pub struct Sample {
     pub shares: Vec<f64>,
     /// Which resources of which tiers were heavily loaded, one bit each.
     pub condition: u64,
+    /// Between it and the one before lie intervals of which nothing is known.
+    #[serde(default)]
+    pub after_gap: bool,
 }
 
 /// Coefficients of one condition.
@@ -214,7 +217,10 @@ impl Model {
         let next = Sample { shares: vec![0.0; last.shares.len()], ..last.clone() };
         let count = self.samples.len();
         let mut row = Vec::new();
-        self.terms().write(|index| if index == count { &next } else { &self.samples[index] }, count, &mut row);
+        // What lies before a gap is no past of it.
+        let begin = self.samples.iter().rposition(|sample| sample.after_gap).unwrap_or(0);
+        let of = |index: usize| if index == count { &next } else { &self.samples[index.max(begin)] };
+        self.terms().write(of, count, &mut row);
         let fixed: f64 = row.iter().zip(&values).map(|(x, value)| x * value).sum();
         let fixed = fixed + self.offset(&values);
         let gains = values[self.orders.past..self.orders.past + last.shares.len()].to_vec();
@@ -239,16 +245,27 @@ impl Model {
         mean(0.1).or_else(|| mean(f64::INFINITY)).unwrap_or(0.0)
     }
 
-    /// The first sample that has all the past its equation needs.
-    fn first(&self) -> usize {
-        self.orders.past.max(self.orders.shares - 1)
+    /// Samples that have all the past their equation needs: as many before them, and no gap between.
+    fn equations(&self) -> impl DoubleEndedIterator<Item = usize> {
+        let past = self.orders.past.max(self.orders.shares - 1);
+        let is_whole = move |index: &usize| (index + 1 - past..=*index).all(|index| !self.samples[index].after_gap);
+        (past..self.samples.len()).filter(is_whole)
+    }
+
+    /// Takes what was measured against another target as measured against the new one, `ratio` times the old.
+    pub fn retarget(&mut self, ratio: f64) {
+        self.samples.iter_mut().for_each(|sample| sample.performance *= ratio);
+        // The past performance of the black box has the scale of what it explains.
+        let scaled = if self.kind() == Kind::Black { self.orders.past } else { 0 };
+        let values = self.conditions.values_mut().flat_map(|own| own.values.iter_mut().skip(scaled));
+        values.for_each(|value| *value *= ratio);
     }
 
     /// What the latest intervals were beyond the equation, the later the more.
     fn offset(&self, values: &[f64]) -> f64 {
         let (terms, mut row, mut offset) = (self.terms(), Vec::new(), 0.0);
-        let latest = self.samples.len().saturating_sub(OFFSET_ROWS).max(self.first());
-        for index in latest..self.samples.len() {
+        let latest = self.samples.len().saturating_sub(OFFSET_ROWS);
+        for index in self.equations().filter(|index| *index >= latest) {
             terms.write(|index| &self.samples[index], index, &mut row);
             let predicted: f64 = row.iter().zip(values).map(|(x, value)| x * value).sum();
             let beyond = self.samples[index].performance - predicted - offset;
@@ -292,7 +309,8 @@ impl Model {
         let size = self.orders.past + self.orders.shares * width + 1;
         let (terms, mut row) = (self.terms(), Vec::with_capacity(size));
         let (mut normal, mut rows, mut squares) = (Normal::new(size), 0, vec![0.0; size]);
-        for (index, sample) in self.samples.iter().enumerate().skip(self.first()) {
+        for index in self.equations() {
+            let sample = &self.samples[index];
             if condition.is_some_and(|condition| condition != sample.condition) {
                 continue;
             }
@@ -308,7 +326,7 @@ impl Model {
     /// Variance of what coefficients leave of a condition's rows.
     fn variance(&self, condition: u64, values: &[f64]) -> f64 {
         let (mut sum, mut weights, mut rows) = (0.0, 0.0, 0.0_f64);
-        for (index, (error, _)) in (self.first()..).zip(self.errors(values)) {
+        for (index, error, _) in self.errors(values) {
             if self.samples[index].condition == condition {
                 let weight = self.weight(index);
                 sum += weight * error * error;
@@ -378,7 +396,7 @@ impl Model {
     /// Sum of squares of what the best coefficients for the present λ leave.
     fn residual(&self) -> f64 {
         let values = self.all();
-        self.errors(&values).iter().map(|(error, _)| error * error).sum()
+        self.errors(&values).iter().map(|(_, error, _)| error * error).sum()
     }
 
     /// Coefficients over the whole window.
@@ -390,8 +408,8 @@ impl Model {
         normal.nonnegative(&[])
     }
 
-    /// Errors over the window, each with how its prediction changes with λ.
-    fn errors(&self, values: &[f64]) -> Vec<(f64, f64)> {
+    /// Errors over the window: of which sample, how large, and how the prediction changes with λ.
+    fn errors(&self, values: &[f64]) -> Vec<(usize, f64, f64)> {
         let (terms, mut row) = (self.terms(), Vec::new());
         let mut one = |index: usize| {
             terms.write(|index| &self.samples[index], index, &mut row);
@@ -400,16 +418,16 @@ impl Model {
                 let rate = self.samples[index - back].miss_rate.map_or(terms.reference, Fraction::value);
                 values[back - 1] * row[back - 1] * (terms.reference - rate)
             });
-            (self.samples[index].performance - predicted, slope.sum())
+            (index, self.samples[index].performance - predicted, slope.sum())
         };
-        (self.first()..self.samples.len()).map(&mut one).collect()
+        self.equations().map(&mut one).collect()
     }
 
     fn exponent_step(&self) -> f64 {
         let values = self.all();
         let errors = self.errors(&values);
         let (up, down) =
-            errors.iter().fold((0.0, 0.0), |(up, down), (error, slope)| (up + error * slope, down + slope * slope));
+            errors.iter().fold((0.0, 0.0), |(up, down), (_, error, slope)| (up + error * slope, down + slope * slope));
         if down > 1e-12 { up / down } else { 0.0 }
     }
 }
@@ -459,7 +477,7 @@ mod tests {
                 let rate = 0.1 + 0.2 * random(&mut state);
                 let performance = 0.5 * f64::exp(exponent * (0.2 - last)) + 0.8 * shares[0] + 0.3 * shares[1];
                 last = rate;
-                Sample { performance, miss_rate: Some(Fraction::clamped(rate)), shares, condition: 0 }
+                Sample { performance, miss_rate: Some(Fraction::clamped(rate)), shares, condition: 0, after_gap: false }
             })
             .collect()
     }
@@ -490,7 +508,7 @@ mod tests {
         for _ in 0..60 {
             let shares = vec![0.2 + 0.4 * random(&mut state)];
             performance = 0.4 * performance + 1.5 * shares[0];
-            model.observe(Sample { performance, miss_rate: None, shares, condition: 0 });
+            model.observe(Sample { performance, miss_rate: None, shares, condition: 0, after_gap: false });
         }
         let seen = model.predict(0).unwrap();
         assert!((seen.gains[0] - 1.5).abs() < 0.03 && (seen.fixed - 0.4 * performance).abs() < 0.03, "{seen:?}");
@@ -505,10 +523,22 @@ mod tests {
             for _ in 0..20 {
                 let shares = vec![0.2 + 0.4 * random(&mut state)];
                 let gain = if condition == 0b11 { 2.0 } else { 1.0 };
-                model.observe(Sample { performance: gain * shares[0], miss_rate: None, shares, condition });
+                model.observe(Sample {
+                    performance: gain * shares[0],
+                    miss_rate: None,
+                    shares,
+                    condition,
+                    after_gap: false,
+                });
             }
         }
-        model.observe(Sample { performance: 1.0, miss_rate: None, shares: vec![0.5], condition: 0b10 });
+        model.observe(Sample {
+            performance: 1.0,
+            miss_rate: None,
+            shares: vec![0.5],
+            condition: 0b10,
+            after_gap: false,
+        });
         let seen = model.predict(0b10).unwrap();
         assert!(seen.neighbour && (seen.gains[0] - 2.0).abs() < 0.3, "{seen:?}");
     }
@@ -516,7 +546,13 @@ mod tests {
     #[test]
     fn at_first_all_shares_matter_alike() {
         let mut model = Model::new(Kind::Black, Orders::default());
-        model.observe(Sample { performance: 1.0, miss_rate: None, shares: vec![0.5, 0.1], condition: 0 });
+        model.observe(Sample {
+            performance: 1.0,
+            miss_rate: None,
+            shares: vec![0.5, 0.1],
+            condition: 0,
+            after_gap: false,
+        });
         let seen = model.predict(0).unwrap();
         assert!((seen.gains[0] * 0.5 - 0.5).abs() < 1e-6 && (seen.gains[1] * 0.1 - 0.5).abs() < 1e-6, "{seen:?}");
     }
@@ -525,7 +561,13 @@ mod tests {
     fn where_queues_are_known_a_share_matters_as_much_as_requests_wait_for_it() {
         let mut model = Model::new(Kind::Black, Orders::default());
         model.weigh([0.8, 0.5].map(|used| Some(Fraction::clamped(used))));
-        model.observe(Sample { performance: 1.0, miss_rate: None, shares: vec![0.4, 0.4], condition: 0 });
+        model.observe(Sample {
+            performance: 1.0,
+            miss_rate: None,
+            shares: vec![0.4, 0.4],
+            condition: 0,
+            after_gap: false,
+        });
         let seen = model.predict(0).unwrap();
         // Four requests wait for the one and one for the other; their times shrink by 1/0.2 and 1/0.5.
         assert!((seen.gains[0] * 0.4 - 0.8 / 0.2).abs() < 1e-3, "{seen:?}");
@@ -538,7 +580,13 @@ mod tests {
         let (mut state, mut model) = (5, Model::new(Kind::Black, Orders::default()));
         let mut one = |model: &mut Model, used_up: f64| {
             let shares = vec![0.4 + 0.2 * random(&mut state)];
-            model.observe(Sample { performance: 4.0 * shares[0] - used_up, miss_rate: None, shares, condition: 0 });
+            model.observe(Sample {
+                performance: 4.0 * shares[0] - used_up,
+                miss_rate: None,
+                shares,
+                condition: 0,
+                after_gap: false,
+            });
             model.predict(0).unwrap()
         };
         let before = (0..60).map(|_| one(&mut model, 1.0)).last().unwrap();
@@ -548,5 +596,42 @@ mod tests {
         );
         let after = (0..3).map(|_| one(&mut model, 1.7)).last().unwrap();
         assert!((after.fixed + 0.5 * after.gains[0] - 0.3).abs() < 0.2, "{after:?}");
+    }
+
+    /// Half of the performance lasts from one interval to the next, but not over a gap.
+    #[test]
+    fn both_sides_of_a_gap_are_no_neighbours() {
+        let fitted = |told: bool| {
+            let (mut state, mut performance) = (3, 1.0);
+            let mut model = Model::new(Kind::Black, Orders::default());
+            for interval in 0..60 {
+                let after_gap = interval % 5 == 0;
+                // Something else happened meanwhile.
+                let before = if after_gap { 2.0 * random(&mut state) } else { performance };
+                let shares = vec![0.2 + 0.4 * random(&mut state)];
+                performance = 0.5 * before + 1.5 * shares[0];
+                let after_gap = after_gap && told;
+                model.observe(Sample { performance, miss_rate: None, shares, condition: 0, after_gap });
+            }
+            model.predict(0).unwrap().gains[0]
+        };
+        assert!((fitted(true) - 1.5).abs() < 0.03, "{}", fitted(true));
+        assert!((fitted(false) - 1.5).abs() > 0.1, "{}", fitted(false));
+    }
+
+    #[test]
+    fn what_was_learned_of_one_target_holds_of_another() {
+        let (mut state, mut performance) = (3, 1.0);
+        let mut model = Model::new(Kind::Black, Orders::default());
+        for _ in 0..40 {
+            let shares = vec![0.2 + 0.4 * random(&mut state)];
+            performance = 0.4 * performance + 1.5 * shares[0];
+            model.observe(Sample { performance, miss_rate: None, shares, condition: 0, after_gap: false });
+        }
+        let before = model.predict(0).unwrap();
+        model.retarget(3.0);
+        let after = model.predict(0).unwrap();
+        assert!((after.gains[0] / before.gains[0] - 3.0).abs() < 1e-9, "{before:?}, {after:?}");
+        assert!((after.fixed / before.fixed - 3.0).abs() < 1e-9, "{before:?}, {after:?}");
     }
 }

@@ -56,6 +56,11 @@ pub fn bounds(resource: Resource, load: Load, error: f64, present: f64, floor: f
 /// as now, and while the application is too slow no further than the step of an error of zero. Ours: a step grows with the
 /// error, so that beyond e = −0.5 Table 4.2 takes more than there is, and an application that is too slow would lose the
 /// faster what a wrong model does not value the slower it gets.
+///
+/// Where the application is much faster than its target, a share keeps also what queues need: requests that find a part u of
+/// it used take 1/(1 − u) times as long, so that with a part f of the share they take (1 − u)/(f − u) times as long as now.
+/// That is at most ȳ = 1 − e. However the response time is made up of its shares' parts, all of them together then miss no
+/// target. A model that is linear in the shares does not see how much steeper it gets below.
 #[must_use]
 pub fn least(resource: Resource, utilisation: Option<Fraction>, error: f64, present: f64) -> f64 {
     let border = match load(utilisation) {
@@ -64,7 +69,11 @@ pub fn least(resource: Resource, utilisation: Option<Fraction>, error: f64, pres
     };
     let used = utilisation.map_or(0.0, |used| present * used.value() / border);
     let step = if error > 0.0 { (1.0 - margin(resource)) * present } else { 0.0 };
-    used.min(present).max(step)
+    let queue = match utilisation.map(|used| used.value().min(1.0)) {
+        Some(used) if error < FASTER => present * (used + (1.0 - used) / (1.0 - error)),
+        _ => 0.0,
+    };
+    used.min(present).max(step).max(queue)
 }
 
 #[cfg(test)]
@@ -114,9 +123,12 @@ mod tests {
     fn a_share_shrinks_no_further_than_to_the_next_heavier_load() {
         let of = |used: Option<f64>, error| least(Resource::Disk, used.map(Fraction::clamped), error, 0.4);
         let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got}, not {want}");
-        near(of(Some(0.25), -1.0), 0.2);
-        near(of(Some(0.45), -1.0), 0.36);
-        near(of(Some(0.6), -1.0), 0.4 * 0.6 / 0.9);
+        near(of(Some(0.25), -0.1), 0.2);
+        near(of(Some(0.45), -0.1), 0.36);
+        near(of(Some(0.6), -0.1), 0.4 * 0.6 / 0.9);
+        // Twice as fast as the target: a queue takes (1 − 0.6)/(0.8 − 0.6) = 2 times as long with four fifths of the share.
+        near(of(Some(0.6), -1.0), 0.4 * 0.8);
+        near(of(Some(0.1), -1.0), 0.4 * 0.55);
         near(of(None, -1.0), 0.0);
         // Too slow: by a tenth at most, the margin of a disk.
         near(of(Some(0.1), 0.4), 0.36);

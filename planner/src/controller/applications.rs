@@ -11,6 +11,7 @@
 
 mod control;
 mod managed;
+mod surge;
 
 use std::collections::BTreeMap;
 
@@ -24,11 +25,11 @@ use gleaner_types::units::{Bytes, BytesPerSec, CoreShare};
 use serde::{Deserialize, Serialize};
 
 use super::hosts::Hosts;
-use super::interface::seconds;
+use super::interface::{Settings, seconds};
 use super::outputs::Outputs;
 use super::unusable::Contended;
 use crate::balance::Resource;
-use managed::{Managed, bounds_of, movable};
+use managed::{Managed, Surge, bounds_of, movable};
 
 /// How long before a control interval ends its response times are asked for, in seconds. Chosen: longer than a source
 /// usually takes.
@@ -87,40 +88,66 @@ impl Applications {
         &mut self,
         name: &ApplicationId,
         response: ResponseTime,
+        hosts: &Hosts,
         now: Timestamp,
         outputs: &mut Outputs,
     ) {
+        let Some(managed) = self.managed.get(name) else { return };
+        // No request ended, and what the application may use is used up: it is not idle.
+        let is_stalled = response == ResponseTime::Idle && self.is_used_up(managed, hosts);
+        let response = if is_stalled { ResponseTime::Stalled } else { response };
         let Some(managed) = self.managed.get_mut(name) else { return };
+        if managed.surge.awaits && response.mean_ms().is_none() {
+            // A source may have no mean of seconds and one of the interval.
+            return self.relieve(name, &response, hosts, outputs);
+        }
         let kind = |response: &ResponseTime| std::mem::discriminant(response);
         let before = managed.status.response.replace((now, response.clone()));
         if before.is_none_or(|(_, before)| kind(&before) != kind(&response)) {
-            outputs.event(Event::ResponseTimeChanged { application: name.clone(), response });
+            outputs.event(Event::ResponseTimeChanged { application: name.clone(), response: response.clone() });
+            self.reserve(hosts);
         }
+        self.relieve(name, &response, hosts, outputs);
+    }
+
+    /// The controller starts again: of the time between nothing is known.
+    pub(super) fn resumed(&mut self) {
+        self.managed.values_mut().for_each(|managed| managed.unanswered = managed.unanswered.max(1));
     }
 
     /// Books what a host's workloads used to the applications they are tiers of.
-    pub(super) fn account(&mut self, report: &HostReport) {
+    pub(super) fn account(&mut self, report: &HostReport, hosts: &Hosts) {
         self.managed.values_mut().for_each(|managed| managed.account(report));
+        self.strain(report, hosts);
     }
 
     /// Once a control interval: asks for response times, then moves shares.
-    pub(super) fn control(&mut self, hosts: &Hosts, interval_s: f64, now: Timestamp, outputs: &mut Outputs) {
+    pub(super) fn control(&mut self, hosts: &Hosts, settings: &Settings, now: Timestamp, outputs: &mut Outputs) {
         if self.managed.is_empty() {
             return;
         }
+        let interval_s = settings.control_interval_s;
         if self.next_control == Timestamp(0) {
             self.next_control = now.after(seconds(interval_s));
         }
         let ahead_s = ASK_AHEAD_S.min(interval_s / 2.0);
         if !self.asked && now.after(seconds(ahead_s)) >= self.next_control {
             self.asked = true;
-            self.managed.keys().for_each(|name| outputs.ask(name.clone()));
+            for (name, managed) in &mut self.managed {
+                managed.surge.awaits = false;
+                outputs.ask(name.clone());
+            }
+        }
+        if !self.asked {
+            self.ask_early(outputs);
         }
         if now < self.next_control {
             return;
         }
         self.asked = false;
         self.next_control = now.after(seconds(interval_s));
+        self.managed.values_mut().for_each(|managed| managed.surge = Surge::default());
+        self.release(hosts, settings, now, outputs);
         self.balance(hosts, interval_s, now, outputs);
     }
 
@@ -140,7 +167,7 @@ impl Applications {
         if !hosts.is_usable(id) {
             return wanted;
         }
-        for managed in self.managed.values().filter(|managed| managed.decisions > 0) {
+        for managed in self.managed.values().filter(|managed| managed.is_limited()) {
             for share in &managed.shares {
                 let tier = &managed.status.spec.tiers[share.tier];
                 if tier.host != *id || !movable(hosts, id, share.resource) {

@@ -27,6 +27,9 @@ pub struct Settings {
     pub profile_period_s: f64,
     /// Time between two decisions about the shares of applications, in seconds (BConf §4.6.3: 30).
     pub control_interval_s: f64,
+    /// An application whose source has had no answer for so long is released from its limits, in seconds.
+    #[serde(default = "response_outage_s")]
+    pub response_outage_s: f64,
     /// How long a command holds without renewal, in seconds; renewed every third of it.
     pub command_lease_s: f64,
     /// A host without a report for this long is not offered to jobs, in seconds.
@@ -38,12 +41,18 @@ pub struct Settings {
     pub users: UserShares,
 }
 
+/// Chosen: ten control intervals. A restart of a source is shorter.
+const fn response_outage_s() -> f64 {
+    300.0
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
             evaluation_interval_s: 60.0,
             profile_period_s: 60.0,
             control_interval_s: 30.0,
+            response_outage_s: response_outage_s(),
             command_lease_s: 15.0,
             report_stale_after_s: 5.0,
             ended_jobs_kept: 200,

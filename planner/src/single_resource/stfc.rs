@@ -20,6 +20,9 @@ const LEAST_LAMBDA: f64 = 2.0;
 pub struct Stfc {
     lambda: f64,
     last_error: Option<f64>,
+    /// The target of that error, in milliseconds.
+    #[serde(default)]
+    last_target_ms: f64,
 }
 
 impl Stfc {
@@ -28,7 +31,7 @@ impl Stfc {
     pub const fn new(lambda: f64) -> Self {
         // Not `max`: it must take a NaN to 2 in const code too.
         let lambda = if lambda > LEAST_LAMBDA && lambda.is_finite() { lambda } else { LEAST_LAMBDA };
-        Self { lambda, last_error: None }
+        Self { lambda, last_error: None, last_target_ms: 0.0 }
     }
 }
 
@@ -75,13 +78,16 @@ impl SingleResource for Stfc {
     /// u(k+1) = u(k) + |c/λ·e(k)|·Δu(k) (Eq. 3.2 and 3.5), where c is the present allocation.
     ///
     /// Δe(k) = e(k) − e(k−1). It may reach ±2 and is clamped to the ±1 that the linguistic values span. In the first
-    /// interval, and in the first after one without a response time, it is 0: there is no trend to go by.
+    /// interval, in the first after one without a response time and in the first of another target, it is 0: there is no
+    /// trend to go by.
     fn next(&mut self, seen: &Observed) -> CoreShare {
         let Some(error) = seen.error() else {
             self.last_error = None;
             return seen.hold();
         };
-        let change = self.last_error.replace(error).map_or(0.0, |last| error - last);
+        let last = self.last_error.replace(error).filter(|_| self.last_target_ms.total_cmp(&seen.target_ms).is_eq());
+        self.last_target_ms = seen.target_ms;
+        let change = last.map_or(0.0, |last| error - last);
         let capacity = seen.allocation.percent();
         let gain = (capacity / self.lambda * error).abs();
         seen.bounded(capacity + gain * adjustment(error, change))
@@ -150,6 +156,14 @@ mod tests {
         let mut fresh = Stfc::default();
         let seen = observed(600.0, Some(1_400.0));
         assert_eq!(stfc.next(&seen), fresh.next(&seen));
+    }
+
+    #[test]
+    fn another_target_is_no_trend() {
+        let mut stfc = Stfc::default();
+        stfc.next(&observed(600.0, Some(1_000.0)));
+        let halved = Observed { target_ms: 500.0, ..observed(600.0, Some(700.0)) };
+        assert_eq!(stfc.next(&halved), Stfc::default().next(&halved));
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub struct Asked {
 pub struct ArbitrateAnswer {
     /// What each request gets, in their order.
     pub granted: Vec<f64>,
-    /// p_a of Eq. 4.12.
+    /// p_a of Eq. 4.12, of what exceeds the floors.
     pub parts: BTreeMap<ApplicationId, f64>,
     /// Where more is asked for than there is.
     pub contended: Vec<Contended>,
@@ -390,7 +390,7 @@ fn check(question: &BalanceQuestion) -> Result<(), Problems> {
 /// Replays the observed intervals of an application through its controller. Returns the request after the last one.
 fn replay(observed: &ObservedApplication) -> Request {
     let mut application = Application::new(observed.settings);
-    let mut last = None;
+    let (mut last, mut unanswered) = (None, 0);
     for interval in &observed.intervals {
         let part = |value: Option<f64>| value.map(Fraction::clamped);
         let shares = observed.shares.iter().enumerate().map(|(at, moved)| ObservedShare {
@@ -403,14 +403,21 @@ fn replay(observed: &ObservedApplication) -> Request {
         last = Some(application.step(&Observation {
             target_ms: observed.target_ms,
             mean_ms: interval.mean_ms,
+            unanswered,
             miss_rate: part(interval.miss_rate),
             shares: shares.collect(),
         }));
+        unanswered = if interval.mean_ms.is_none() { unanswered + 1 } else { 0 };
     }
     // A checked question has at least one interval.
     last.unwrap_or_else(|| {
-        let nothing = Observation { target_ms: observed.target_ms, mean_ms: None, miss_rate: None, shares: Vec::new() };
-        application.step(&nothing)
+        application.step(&Observation {
+            target_ms: observed.target_ms,
+            mean_ms: None,
+            unanswered,
+            miss_rate: None,
+            shares: Vec::new(),
+        })
     })
 }
 

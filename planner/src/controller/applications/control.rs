@@ -4,8 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_types::application::{Bounds, ResponseTime, TierSpec};
+use gleaner_types::application::{Bounds, Load, ResponseTime, TierSpec};
+use gleaner_types::event::Event;
 use gleaner_types::id::{ApplicationId, HostId};
+use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Fraction};
 
@@ -13,16 +15,94 @@ use super::managed::{Contention, Managed, TierShare, bounds_of, decide, movable}
 use super::{Applications, Reserved};
 use crate::balance::application::{Observation, ObservedShare, Request};
 use crate::balance::arbitration::{Demand, arbitrate};
+use crate::balance::scaler::load;
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
+use crate::controller::interface::Settings;
 use crate::controller::outputs::Outputs;
 
+/// Time that a tier waits for the CPU over the time that it runs, from which its share counts as used up while no response
+/// time is known. Chosen: as long as it runs. The limit makes it wait more often than it runs, though it may be used to
+/// less than nine tenths over an interval.
+const WAITS: f64 = 1.0;
+/// Part of a share below which waiting for the CPU is the neighbours' doing and not the limit's. Chosen.
+const LEAST_USED: f64 = 0.5;
+
 impl Applications {
+    /// Releases applications whose sources have had no answer for too long, and takes those back that have one again.
+    pub(super) fn release(&mut self, hosts: &Hosts, settings: &Settings, now: Timestamp, outputs: &mut Outputs) {
+        let interval_s = settings.control_interval_s;
+        let mut released = Vec::new();
+        for (name, managed) in &mut self.managed {
+            let is_silent = match &managed.status.response {
+                Some((at, response)) => {
+                    let has_none = matches!(
+                        response,
+                        ResponseTime::Late { .. } | ResponseTime::Missing { .. } | ResponseTime::Absurd { .. }
+                    );
+                    has_none || now.seconds_since(*at) > interval_s
+                }
+                None => true,
+            };
+            if !is_silent {
+                (managed.silent_since, managed.released) = (None, false);
+                continue;
+            }
+            let silent_s = now.seconds_since(*managed.silent_since.get_or_insert(now));
+            if managed.released {
+                managed.begin_interval();
+            } else if silent_s >= settings.response_outage_s {
+                managed.released = true;
+                managed.begin_interval();
+                if let Some(decision) = &mut managed.status.decision {
+                    let silent = duration(silent_s);
+                    decision.reason = format!("no limits: its source has had no answer for {silent}");
+                }
+                outputs.event(Event::ApplicationReleased { application: name.clone(), silent_s });
+                released.push(name.clone());
+            }
+        }
+        for name in released {
+            // It begins again at its ceilings.
+            let Some(managed) = self.managed.get(&name) else { continue };
+            let ceilings: Vec<Share> = managed.shares.iter().map(|own| self.ceiling(managed, own, hosts)).collect();
+            let Some(managed) = self.managed.get_mut(&name) else { continue };
+            for (share, ceiling) in managed.shares.iter_mut().zip(ceilings) {
+                (share.requested, share.granted) = (ceiling, ceiling);
+            }
+        }
+    }
+
+    /// The most that a share may be.
+    pub(super) fn ceiling(&self, managed: &Managed, own: &TierShare, hosts: &Hosts) -> Share {
+        let tier = &managed.status.spec.tiers[own.tier];
+        let whole = self.whole(tier, own.resource, hosts);
+        Share::clamped(bounds_of(tier, own.resource).map_or(1.0, |bounds| bounds.ceiling / whole))
+    }
+
+    /// A share of the CPU or the disk is used up in the control interval until now.
+    pub(super) fn is_used_up(&self, managed: &Managed, hosts: &Hosts) -> bool {
+        let is_used_up = |own: &TierShare| {
+            let tier = &managed.status.spec.tiers[own.tier];
+            let whole = self.whole(tier, own.resource, hosts);
+            let share = if managed.decisions == 0 { self.ceiling(managed, own, hosts) } else { own.granted };
+            let used = used_of(own.used, own.waited, share.part() * whole, true).map(Fraction::clamped);
+            own.resource != Resource::Memory && load(used) == Load::Over
+        };
+        managed.shares.iter().any(is_used_up)
+    }
+
     pub(super) fn balance(&mut self, hosts: &Hosts, interval_s: f64, now: Timestamp, outputs: &mut Outputs) {
         // What a share is a part of is not known before its host has joined.
         let known = |managed: &Managed| managed.status.spec.tiers.iter().all(|tier| hosts.get(&tier.host).is_some());
-        let known = self.managed.iter().filter(|(_, managed)| known(managed));
-        let names: Vec<ApplicationId> = known.map(|(name, _)| name.clone()).collect();
+        let mut names: Vec<ApplicationId> = Vec::with_capacity(self.managed.len());
+        for (name, managed) in &mut self.managed {
+            if known(managed) && !managed.released {
+                names.push(name.clone());
+            } else {
+                managed.unanswered = managed.unanswered.saturating_add(1);
+            }
+        }
         let mut observed: Vec<(Observation, ResponseTime)> =
             names.iter().map(|name| self.observe(name, hosts, interval_s, now)).collect();
         let mut requests: Vec<Request> = Vec::with_capacity(names.len());
@@ -87,7 +167,8 @@ impl Applications {
         interval_s: f64,
         now: Timestamp,
     ) -> (Observation, ResponseTime) {
-        let nothing = || Observation { target_ms: 1.0, mean_ms: None, miss_rate: None, shares: Vec::new() };
+        let nothing =
+            || Observation { target_ms: 1.0, mean_ms: None, unanswered: 0, miss_rate: None, shares: Vec::new() };
         let missing = |reason: String| ResponseTime::Missing { reason };
         let Some(managed) = self.managed.get(name) else { return (nothing(), missing("it is gone".into())) };
         let spec = &managed.status.spec;
@@ -112,7 +193,7 @@ impl Applications {
             let ceiling = Share::clamped(bounds.ceiling / whole);
             // Before the first decision nothing is limited: the share is all it may have.
             let share = if managed.decisions == 0 { ceiling } else { own.granted };
-            let used = (own.used.1 > 0.0).then(|| own.used.0 / own.used.1 / (share.part() * whole).max(1e-9));
+            let used = used_of(own.used, own.waited, share.part() * whole, response.mean_ms().is_none());
             let (floor, ceiling) = match movable(hosts, &tier.host, own.resource) {
                 true => (Share::clamped(bounds.floor / whole), ceiling),
                 false => (share, share),
@@ -123,8 +204,13 @@ impl Applications {
         });
         let miss_rate =
             (managed.cache.0 > 0.0).then(|| Fraction::clamped((managed.cache.1 / managed.cache.0).min(1.0)));
-        let observation =
-            Observation { target_ms: spec.target_ms, mean_ms: response.mean_ms(), miss_rate, shares: shares.collect() };
+        let observation = Observation {
+            target_ms: spec.target_ms,
+            mean_ms: response.mean_ms(),
+            unanswered: managed.unanswered,
+            miss_rate,
+            shares: shares.collect(),
+        };
         (observation, response)
     }
 
@@ -154,12 +240,14 @@ impl Applications {
         floor(tier) * (whole / floors.max(1e-9)).min(1.0)
     }
 
-    /// What the grants leave to volunteers.
+    /// What the grants leave to volunteers. Of an idle application that is all that it does not use: the agent's guard takes it
+    /// back when requests come.
     pub(super) fn reserve(&mut self, hosts: &Hosts) {
         let contended: Vec<HostId> =
             self.reserved.iter().filter(|(_, reserved)| reserved.contended).map(|(host, _)| host.clone()).collect();
         let mut reserved: BTreeMap<HostId, Reserved> = BTreeMap::new();
         for managed in self.managed.values() {
+            let is_idle = matches!(&managed.status.response, Some((_, ResponseTime::Idle)));
             for share in managed.shares.iter().filter(|share| share.resource == Resource::Cpu) {
                 let tier = &managed.status.spec.tiers[share.tier];
                 // What has not been decided about yet may use all it may have.
@@ -167,6 +255,9 @@ impl Applications {
                     0 => tier.cpu_percent.map_or(0.0, |bounds| bounds.ceiling / self.whole(tier, Resource::Cpu, hosts)),
                     _ => share.granted.part(),
                 };
+                let whole = self.whole(tier, Resource::Cpu, hosts);
+                let floor = tier.cpu_percent.map_or(0.0, |bounds| bounds.floor);
+                let part = share.last_used.filter(|_| is_idle).map_or(part, |used| part.min(used.max(floor) / whole));
                 reserved.entry(tier.host.clone()).or_default().cpu += part;
             }
         }
@@ -177,4 +268,11 @@ impl Applications {
         }
         self.reserved = reserved;
     }
+}
+
+/// The part that was used of a share of so much, in the unit of its bounds, by use over some seconds and the wait for the
+/// CPU. `waiting` counts a CPU share as used up where its tier waits for the CPU as long as it runs.
+pub(super) fn used_of((used, seconds): (f64, f64), waited: f64, amount: f64, waiting: bool) -> Option<f64> {
+    let waits = waiting && used > 0.0 && waited >= WAITS * used && used / seconds >= LEAST_USED * amount;
+    (seconds > 0.0).then(|| if waits { 1.0 } else { used / seconds / amount.max(1e-9) })
 }

@@ -19,7 +19,7 @@ use crate::controller::outputs::Outputs;
 use crate::policy::{Controlling, Policy as _};
 
 /// Change of a share, in parts of the host, from which an event tells of it. Chosen.
-const REPORTED_CHANGE: f64 = 0.01;
+pub(super) const REPORTED_CHANGE: f64 = 0.01;
 /// Error from which a target counts as missed, and intervals in a row after which that is told. Chosen.
 const MISSED: f64 = 0.1;
 const MISSED_INTERVALS: u32 = 3;
@@ -35,6 +35,31 @@ pub(super) struct TierShare {
     pub(super) granted: Share,
     /// Use over the control interval, on the scale of the share, and its seconds.
     pub(super) used: (f64, f64),
+    /// Mean use over the last control interval, in the unit of its bounds.
+    #[serde(default)]
+    pub(super) last_used: Option<f64>,
+    /// Time that it waited for the CPU over the control interval, on the scale of use: of a share of CPU.
+    #[serde(default)]
+    pub(super) waited: f64,
+    /// Seconds for which its use has looked like a surge now: of a share of CPU.
+    #[serde(default)]
+    pub(super) strained_s: f64,
+    /// Of them, those for which its tier waited for the CPU as long as it ran.
+    #[serde(default)]
+    pub(super) waiting_s: f64,
+}
+
+/// What was done about a surge in the present control interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Surge {
+    /// Questions to the source.
+    pub(super) asked: u32,
+    /// The last of them is not answered yet.
+    pub(super) awaits: bool,
+    /// When it was asked a tier had waited for the CPU as long as it ran.
+    pub(super) waits: bool,
+    /// Shares were raised.
+    pub(super) relieved: bool,
 }
 
 /// An application and what is known of it.
@@ -46,6 +71,18 @@ pub(super) struct Managed {
     /// References to the last level cache and misses over the control interval.
     pub(super) cache: (f64, f64),
     pub(super) decisions: u32,
+    /// Control intervals in a row without a response time.
+    #[serde(default)]
+    pub(super) unanswered: u32,
+    /// Since when its source has had no answer.
+    #[serde(default)]
+    pub(super) silent_since: Option<Timestamp>,
+    /// It has no limits until its source has an answer again.
+    #[serde(default)]
+    pub(super) released: bool,
+    /// What was done about a surge in this control interval.
+    #[serde(default)]
+    pub(super) surge: Surge,
 }
 
 impl Managed {
@@ -66,6 +103,10 @@ impl Managed {
                 requested: whole,
                 granted: whole,
                 used: (0.0, 0.0),
+                last_used: None,
+                waited: 0.0,
+                strained_s: 0.0,
+                waiting_s: 0.0,
             })
         };
         let shares = spec.tiers.iter().enumerate().flat_map(shares_of).collect();
@@ -75,7 +116,16 @@ impl Managed {
             shares,
             cache: (0.0, 0.0),
             decisions: 0,
+            unanswered: 0,
+            silent_since: None,
+            released: false,
+            surge: Surge::default(),
         }
+    }
+
+    /// Its limits are in force.
+    pub(super) const fn is_limited(&self) -> bool {
+        self.decisions > 0 && !self.released
     }
 
     pub(super) fn tiers_on(&self, host: &HostId) -> impl Iterator<Item = &TierSpec> {
@@ -92,9 +142,19 @@ impl Managed {
                 *asked = Share::clamped(own.requested.part().max(grown));
             }
         }
-        self.cache = (0.0, 0.0);
-        self.shares.iter_mut().for_each(|share| share.used = (0.0, 0.0));
+        self.unanswered = if request.error.is_none() { self.unanswered.saturating_add(1) } else { 0 };
+        self.begin_interval();
         request
+    }
+
+    /// What is booked begins anew.
+    pub(super) fn begin_interval(&mut self) {
+        self.cache = (0.0, 0.0);
+        for share in &mut self.shares {
+            let (used, seconds) = share.used;
+            share.last_used = (seconds > 0.0).then(|| used / seconds);
+            (share.used, share.waited) = ((0.0, 0.0), 0.0);
+        }
     }
 
     /// Books what a host's workloads used to the tiers they are.
@@ -105,6 +165,9 @@ impl Managed {
             for share in self.shares.iter_mut().filter(|share| share.tier == index) {
                 if let Some(used) = use_of(sample, share.resource).filter(|used| used.is_finite()) {
                     share.used = (share.used.0 + used * interval_s, share.used.1 + interval_s);
+                }
+                if let (Resource::Cpu, Some(waited)) = (share.resource, sample.cpu_wait.value()) {
+                    share.waited += waited.percent() * interval_s;
                 }
             }
             if let (Some(references), Some(misses)) = (sample.llc_references.value(), sample.llc_misses.value()) {
@@ -155,7 +218,7 @@ fn use_of(sample: &WorkloadSample, resource: Resource) -> Option<f64> {
 /// What contention leaves of an application's requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contention {
-    /// Part of its contended requests that is granted at least, but for floors.
+    /// Part of its contended requests beyond their floors that is granted at least.
     pub(super) part: f64,
     /// Part of its floors that is kept: less than 1 where those of a host add up to more than it has.
     pub(super) floors_kept: f64,
@@ -244,6 +307,7 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
             ResponseTime::Late { age_s } => format!("its response time is {} old", duration(*age_s)),
             ResponseTime::Missing { reason } => reason.clone(),
             ResponseTime::Absurd { value } => format!("its source says {value}"),
+            ResponseTime::Stalled => "none of its requests was answered".to_owned(),
         };
         let grows = request.bounds.iter().any(|(present, most)| most > present);
         let held = if grows { "what is used up grows and all else is held" } else { "every share is held" };
@@ -257,8 +321,11 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
         Some(Reach::TooFarBelow) => "; as far down as one interval allows",
         _ => "",
     };
-    let cut =
-        if part < 1.0 { format!("; {:.0} % of its contended requests granted", part * 100.0) } else { String::new() };
+    let cut = if part < 1.0 {
+        format!("; {:.0} % of its contended requests beyond their floors granted", part * 100.0)
+    } else {
+        String::new()
+    };
     format!(
         "{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {side} target{reach}{cut}{floors}",
         beyond.abs() * 100.0

@@ -3,7 +3,7 @@
 use gleaner_test_support::report::workload;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec};
 use gleaner_types::id::{ApplicationId, TierId, WorkloadId};
-use gleaner_types::report::{Capability, Offer};
+use gleaner_types::report::{Capability, Offer, WorkloadSample};
 
 use super::*;
 
@@ -19,6 +19,10 @@ struct Services {
     events: Vec<Event>,
     /// Sources that say nothing.
     silent: bool,
+    /// What sources say instead of a mean.
+    answer: Option<ResponseTime>,
+    /// How long services wait for the CPU, over the time that they run.
+    wait: f64,
 }
 
 fn name(text: &str) -> ApplicationId {
@@ -54,6 +58,8 @@ impl Services {
             asked: 0,
             events: Vec::new(),
             silent: false,
+            answer: None,
+            wait: 0.0,
         };
         own.send(Input::HostJoined { host: id(), incarnation: 1, facts: Box::new(facts) });
         for (service, _) in services {
@@ -83,7 +89,7 @@ impl Services {
                     self.asked += 1;
                     let mean_ms = self.mean_ms(application.as_str());
                     if !self.silent {
-                        let response = ResponseTime::from_ms(mean_ms);
+                        let response = self.answer.clone().unwrap_or_else(|| ResponseTime::from_ms(mean_ms));
                         self.send(Input::Responded { application, response });
                     }
                 }
@@ -105,7 +111,9 @@ impl Services {
             let mut report = report(self.bench.sequence, 300.0, self.volunteer);
             // Each uses most of what it needs, as much as its limit allows.
             let used = |(service, need): (&&'static str, &f64)| {
-                workload(service, (0.8 * need).min(self.limits.get(service).copied().unwrap_or(400.0)))
+                let used = (0.8 * need).min(self.limits.get(service).copied().unwrap_or(400.0));
+                let cpu_wait = Reading::Value(CoreShare::clamped(self.wait * used));
+                WorkloadSample { cpu_wait, ..workload(service, used) }
             };
             report.workloads = self.needs.iter().map(used).collect();
             let all: f64 = report.workloads.iter().filter_map(|own| own.cpu.value()).map(|cpu| cpu.percent()).sum();
@@ -114,9 +122,16 @@ impl Services {
             self.send(Input::Tick);
             // On every host at every moment: what was granted and what the volunteer may have fit together.
             let granted: f64 = self.limits.values().sum();
+            let status = |service: &&str| self.bench.controller.application(&name(service));
+            let is_idle = self
+                .needs
+                .keys()
+                .filter_map(status)
+                .any(|status| matches!(&status.response, Some((_, ResponseTime::Idle))));
             assert!(granted <= 401.0, "{:?}", self.limits);
             assert!(
-                self.volunteer <= 0.0 || granted + self.volunteer <= 401.0,
+                // What an idle service does not use is the volunteer's.
+                self.volunteer <= 0.0 || granted + self.volunteer <= 401.0 || is_idle,
                 "{:?} and {}",
                 self.limits,
                 self.volunteer
@@ -168,6 +183,128 @@ fn without_a_response_time_everything_is_held_and_removal_gives_back() {
     services.send(Input::ApplicationRemoved { application: name("shop") });
     services.seconds(1);
     assert!(services.limits.is_empty(), "{:?}", services.limits);
+}
+
+/// 0/0 of a source is idleness only where nothing is used up.
+#[test]
+fn a_service_that_answers_nobody_while_its_share_is_used_up_is_stalled_and_not_idle() {
+    for (need, stalled) in [(900.0, true), (50.0, false)] {
+        let mut services = Services::new(&[("shop", 100.0)], 400.0);
+        services.seconds(30 * 20);
+        services.needs.insert("shop", need);
+        services.answer = Some(ResponseTime::Idle);
+        services.seconds(32);
+        let capped = services.limits["shop"];
+        services.seconds(30 * 4);
+        let status = services.bench.controller.application(&name("shop")).unwrap().clone();
+        let seen = status.response.map(|(_, response)| response);
+        let wanted = if stalled { ResponseTime::Stalled } else { ResponseTime::Idle };
+        assert_eq!((seen, status.decision.map(|own| own.response)), (Some(wanted.clone()), Some(wanted.clone())));
+        assert!(if stalled {
+            services.limits["shop"] > 399.0
+        } else {
+            (services.limits["shop"] - capped).abs() < 1e-9
+        });
+        let changes = services
+            .events
+            .iter()
+            .filter(|event| matches!(event, Event::ResponseTimeChanged { response, .. } if *response == wanted));
+        assert_eq!(changes.count(), 1);
+    }
+}
+
+/// The limit keeps it from the CPU though its use, averaged over an interval, is not all of it.
+#[test]
+fn a_tier_that_waits_for_the_cpu_as_long_as_it_runs_is_given_more_while_nothing_is_known() {
+    for (wait, grows) in [(1.1, true), (0.9, false)] {
+        let mut services = Services::new(&[("shop", 100.0)], 400.0);
+        services.seconds(30 * 20);
+        let capped = services.limits["shop"];
+        (services.silent, services.wait) = (true, wait);
+        services.seconds(30 * 5);
+        assert_eq!(services.limits["shop"] > 1.5 * capped, grows, "{wait}: {capped} to {:?}", services.limits);
+    }
+}
+
+#[test]
+fn an_outage_of_the_source_releases_the_application_until_it_answers_again() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.seconds(30 * 20);
+    assert!(services.limits["shop"] < 150.0, "{:?}", services.limits);
+    services.silent = true;
+    services.seconds(30 * 10);
+    assert!(services.limits["shop"] < 150.0, "{:?}", services.limits);
+    services.seconds(30 * 3);
+    assert!(services.limits.is_empty(), "{:?}", services.limits);
+    let released = |event: &&Event| matches!(event, Event::ApplicationReleased { silent_s, .. } if *silent_s >= 300.0);
+    assert_eq!(services.events.iter().filter(released).count(), 1);
+    let status = services.bench.controller.application(&name("shop")).unwrap().clone();
+    let reason = status.decision.unwrap().reason;
+    assert!(reason.starts_with("no limits: its source has had no answer for 5 min"), "{reason}");
+    // No requests are no outage.
+    services.silent = false;
+    services.answer = Some(ResponseTime::Idle);
+    services.seconds(62);
+    assert!(services.limits["shop"] > 399.0, "{:?}", services.limits);
+    services.seconds(30 * 12);
+    assert!(!services.limits.is_empty());
+    services.answer = None;
+    services.seconds(30 * 20);
+    assert!((services.mean_ms("shop") - 100.0).abs() < 10.0, "{}", services.mean_ms("shop"));
+}
+
+#[test]
+fn what_an_idle_service_does_not_use_is_harvested_until_requests_come() {
+    let mut services = Services::new(&[("shop", 350.0)], 400.0);
+    services.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    services.seconds(30 * 20);
+    assert!(services.limits["shop"] > 300.0 && services.volunteer < 90.0, "{:?}", services.limits);
+    services.needs.insert("shop", 5.0);
+    services.answer = Some(ResponseTime::Idle);
+    services.seconds(32);
+    let granted = services.limits["shop"];
+    services.seconds(30 * 7);
+    assert!((services.limits["shop"] - granted).abs() < 1.0, "its limit stays: {:?}", services.limits);
+    assert!(services.volunteer >= 100.0, "{} beside {granted}", services.volunteer);
+    services.needs.insert("shop", 350.0);
+    services.answer = None;
+    services.seconds(32);
+    assert!(services.limits["shop"] + services.volunteer <= 401.0, "{:?} and {}", services.limits, services.volunteer);
+}
+
+/// From 120 to 300 % of a core within a control interval.
+#[test]
+fn a_surge_gets_what_is_free_within_seconds() {
+    let relieved = |services: &Services| {
+        services.events.iter().filter(|event| matches!(event, Event::SurgeRelieved { .. })).count()
+    };
+    let mut services = Services::new(&[("shop", 120.0), ("quiet", 80.0)], 400.0);
+    services.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    services.seconds(30 * 30 + 3);
+    assert_eq!(relieved(&services), 0, "a steady load is no surge");
+    let quiet = services.limits["quiet"];
+    assert!(services.limits["shop"] < 160.0 && services.volunteer >= 100.0, "{:?}", services.limits);
+    services.needs.insert("shop", 300.0);
+    services.seconds(6);
+    assert_eq!(relieved(&services), 1);
+    assert!(services.limits["shop"] > 399.0 - quiet && services.volunteer < 1.0, "{:?}", services.limits);
+    assert!((services.limits["quiet"] - quiet).abs() < 1e-9, "what another has is not free: {:?}", services.limits);
+    services.seconds(30 * 3);
+    assert!(services.mean_ms("shop") < 125.0, "{} ms, {:?}", services.mean_ms("shop"), services.limits);
+}
+
+/// Nine tenths of its CPU are used, and it is fast enough.
+#[test]
+fn a_service_that_uses_its_share_up_at_its_target_is_no_surge() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.seconds(30 * 20);
+    (services.answer, services.wait, services.asked) = (Some(ResponseTime::from_ms(99.0)), 2.0, 0);
+    services.seconds(30 * 10);
+    assert!(services.asked > 10, "{}", services.asked);
+    // Nor is one whose source says nothing of seconds, as long as it does not wait.
+    (services.answer, services.wait) = (Some(ResponseTime::Missing { reason: "not yet".into() }), 0.0);
+    services.seconds(30 * 2);
+    assert!(!services.events.iter().any(|event| matches!(event, Event::SurgeRelieved { .. })));
 }
 
 /// Nothing completes, so nothing is known, and the cap is why.

@@ -1,0 +1,160 @@
+//! A surge of load, with and without relief between control intervals: 300 → 500 and 50 → 500 clients of TPC-W. In: seeds.
+//! Out: figures. Called by the experiment.
+//!
+//! An interval is stepped in parts, so that the relief may come within it: two seconds after the CPU has been strained for
+//! three, which the questions to the source and the command take. Both ways have the same noise.
+
+use gleaner_planner::balance::surge::{SLOW, STRAINED_S, is_strained, raised};
+use gleaner_planner::balance::{Resource, Share};
+use gleaner_simulator::random::Random;
+use gleaner_simulator::service::{Interval, Load, Service, TierInterval};
+use gleaner_types::units::Fraction;
+
+use super::figures::figure;
+use super::runs::{Control, Course, Hosted, INTERVALS, Method, TPCW_CLIENTS, enough, given, mean, observed};
+use crate::Reproduction;
+
+/// Parts of an interval.
+const PARTS: usize = 6;
+/// Interval of the surge.
+const AT: usize = 30;
+/// Slower than this over the target counts as an interval of the surge, and the most that the worst may be.
+const TOO_SLOW: f64 = 1.25;
+const MOST_INTERVALS: f64 = 2.0;
+const MOST_WORST: f64 = 6.0;
+
+fn clients(before: f64) -> Vec<f64> {
+    (0..INTERVALS).map(|interval| if interval < AT { before } else { TPCW_CLIENTS }).collect()
+}
+
+/// The mean over parts of an interval, which requests have passed through as many as were answered.
+fn over(parts: &[Interval]) -> Interval {
+    let answered: f64 = parts.iter().map(|part| part.throughput).sum();
+    let times = parts.iter().filter_map(|part| Some(part.response_ms? * part.throughput));
+    let count = parts.len().max(1) as f64;
+    let mut whole =
+        parts.last().cloned().unwrap_or_else(|| Interval { response_ms: None, throughput: 0.0, tiers: Vec::new() });
+    whole.response_ms = (answered > 0.0).then(|| times.sum::<f64>() / answered);
+    whole.throughput = answered / count;
+    for (index, tier) in whole.tiers.iter_mut().enumerate() {
+        let mean = |value: fn(&TierInterval) -> Fraction| {
+            Fraction::clamped(parts.iter().map(|part| value(&part.tiers[index]).value()).sum::<f64>() / count)
+        };
+        (tier.cpu, tier.disk, tier.llc_miss_rate) =
+            (mean(|tier| tier.cpu), mean(|tier| tier.disk), mean(|tier| tier.llc_miss_rate));
+    }
+    whole
+}
+
+/// Gives an application what is free on the hosts of its tiers.
+fn relieve(application: usize, hosted: &[Hosted], shares: &mut [Vec<Share>]) {
+    let places = |hosted: &Hosted| {
+        hosted
+            .tiers
+            .iter()
+            .flat_map(|tier| [(tier.host, Resource::Cpu), (tier.host, Resource::Disk)])
+            .collect::<Vec<_>>()
+    };
+    let before = shares.to_vec();
+    let on = |application: usize, place: (usize, Resource)| -> f64 {
+        let own = places(&hosted[application]).into_iter().zip(&before[application]);
+        own.filter(|(other, _)| *other == place).map(|(_, share)| share.part()).sum()
+    };
+    for (place, share) in places(&hosted[application]).into_iter().zip(&mut shares[application]) {
+        let all = (0..hosted.len()).map(|other| on(other, place)).sum();
+        *share = raised(*share, on(application, place), all, Share::clamped(1.0));
+    }
+}
+
+/// TPC-W through a surge under BConf.
+fn course(before: f64, relieves: bool, seed: u64) -> Course {
+    let seeds = &mut Random::part(seed, 6);
+    let mut hosted = enough(clients(before));
+    for own in &mut hosted {
+        own.spec.interval_s /= PARTS as f64;
+        // A sixth of the requests have an error of their mean that is √6 as large.
+        own.spec.noise.response_variation *= (PARTS as f64).sqrt();
+    }
+    let part_s = hosted[0].spec.interval_s;
+    let mut services: Vec<Service> = hosted.iter().map(|own| Service::new(own.spec.clone(), seeds.seed())).collect();
+    let mut shares: Vec<Vec<Share>> = hosted.iter().map(Hosted::first_shares).collect();
+    let mut control = Control::new(Method::BConf, hosted.len());
+    let mut course = Course::default();
+    // CPU used in the last interval, as parts of the hosts.
+    let mut last: Vec<Option<Vec<f64>>> = vec![None; hosted.len()];
+    for interval in 0..INTERVALS {
+        let mut seen: Vec<Vec<Interval>> = vec![Vec::new(); hosted.len()];
+        let mut all = Vec::new();
+        let mut relieved = vec![false; hosted.len()];
+        for part_index in 0..PARTS {
+            for (at, (own, service)) in hosted.iter().zip(&mut services).enumerate() {
+                let part = service.step(Load::Clients(own.clients[interval]), &given(&own.tiers, &shares[at]), None);
+                if at == 0 {
+                    all.push(part.clone());
+                }
+                seen[at].push(part);
+            }
+            for at in 0..hosted.len() {
+                let Some(part) = seen[at].last() else { continue };
+                let slow = part.response_ms.is_none_or(|response_ms| response_ms > SLOW * hosted[at].target_ms);
+                let is_strained = |index: usize, cpu: Fraction| {
+                    let last = last[at].as_ref().map(|last| last[index] / shares[at][2 * index].part().max(1e-9));
+                    is_strained(cpu.value(), last)
+                };
+                let strained = part.tiers.iter().enumerate().any(|(index, tier)| is_strained(index, tier.cpu));
+                // In the last part the balancer is as fast.
+                let in_time = part_index + 1 < PARTS;
+                if relieves && in_time && !relieved[at] && slow && strained && part_s >= STRAINED_S {
+                    relieved[at] = true;
+                    relieve(at, &hosted, &mut shares);
+                    // What was before says nothing of the larger shares.
+                    seen[at].clear();
+                }
+            }
+        }
+        let response = over(&all).response_ms.map_or(f64::NAN, |response_ms| response_ms / hosted[0].target_ms);
+        course.relative.push(response);
+        for (last, (seen, shares)) in last.iter_mut().zip(seen.iter().zip(&shares)) {
+            let tiers = over(seen).tiers;
+            *last =
+                Some(tiers.iter().zip(shares.chunks(2)).map(|(tier, own)| tier.cpu.value() * own[0].part()).collect());
+        }
+        let observations: Vec<_> = hosted
+            .iter()
+            .zip(&seen)
+            .zip(&shares)
+            .map(|((own, seen), shares)| observed(own.target_ms, shares, &over(seen)))
+            .collect();
+        shares = control.step(&hosted, &observations).0;
+    }
+    course
+}
+
+pub(super) fn surge_figures(out: &mut Reproduction, seeds: &[u64]) {
+    let after = |course: &Course| course.relative[AT..].to_vec();
+    let slow = |course: &Course| after(course).iter().filter(|own| **own > TOO_SLOW).count() as f64;
+    let worst = |course: &Course| course.worst(AT);
+    let runs = |before: f64, relieves: bool| -> Vec<Course> {
+        seeds.iter().map(|seed| course(before, relieves, *seed)).collect()
+    };
+    let of = |runs: &[Course], value: &dyn Fn(&Course) -> f64| mean(runs.iter().map(value));
+    let (mut intervals, mut worsts, mut notes) = (0.0_f64, 0.0_f64, Vec::new());
+    for before in [300.0, 50.0] {
+        let (without, with) = (runs(before, false), runs(before, true));
+        let (own, own_worst) = (of(&with, &slow), of(&with, &worst));
+        (intervals, worsts) = (intervals.max(own), worsts.max(own_worst));
+        notes.push(format!(
+            "{before} → {TPCW_CLIENTS} clients: {own:.2} intervals above {TOO_SLOW} of the target, worst {own_worst:.2}, R(e) \
+             {:.0} %; without relief {:.2}, {:.2}, {:.0} %",
+            of(&with, &Course::deviation),
+            of(&without, &slow),
+            of(&without, &worst),
+            of(&without, &Course::deviation),
+        ));
+    }
+    let note = notes.join("; ");
+    let most = ("at most 2", intervals <= MOST_INTERVALS);
+    out.figures.push(figure("bconf.surge_intervals", None, intervals, "intervals", most, note.clone()));
+    let most = ("at most 6", worsts <= MOST_WORST);
+    out.figures.push(figure("bconf.surge_worst", None, worsts, "of the target", most, note));
+}

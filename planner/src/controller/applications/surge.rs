@@ -1,0 +1,118 @@
+//! Fast relief of a surge: an application whose CPU is used up for seconds, and whose response time is far above its target,
+//! gets at once what is free on its hosts. The balancer goes on from there when its control interval ends. Ours; the paper
+//! waits for the interval.
+//! In: reports of every second, and the source's answer when it is asked early. Out: questions, and larger shares. Called by
+//! the owner of the applications.
+
+use gleaner_types::application::ResponseTime;
+use gleaner_types::event::Event;
+use gleaner_types::id::{ApplicationId, HostId};
+use gleaner_types::report::HostReport;
+
+use super::Applications;
+use super::control::used_of;
+use super::managed::{Managed, REPORTED_CHANGE, TierShare, movable};
+use crate::balance::surge::{SLOW, STRAINED_S, is_strained, raised};
+use crate::balance::{Resource, Share};
+use crate::controller::hosts::Hosts;
+use crate::controller::outputs::Outputs;
+
+/// Questions to a source about one control interval before its end, because a source may average over what was before.
+const MOST_QUESTIONS: u32 = 3;
+
+impl Applications {
+    /// Books for how long CPU shares on a host have looked like a surge.
+    pub(super) fn strain(&mut self, report: &HostReport, hosts: &Hosts) {
+        let Some(cores) = hosts.facts(&report.host).map(|facts| f64::from(facts.cores)) else { return };
+        for managed in self.managed.values_mut() {
+            let is_limited = managed.is_limited();
+            let tiers = &managed.status.spec.tiers;
+            for share in managed.shares.iter_mut().filter(|share| share.resource == Resource::Cpu) {
+                let tier = &tiers[share.tier];
+                if tier.host != report.host {
+                    continue;
+                }
+                let sample = report.workloads.iter().find(|sample| sample.id == tier.workload);
+                let used = sample.and_then(|sample| sample.cpu.value()).map(|cpu| cpu.percent());
+                let waited = sample.and_then(|sample| sample.cpu_wait.value()).map_or(0.0, |wait| wait.percent());
+                let amount = share.granted.part() * cores * 100.0;
+                let part = used.and_then(|used| used_of((used, 1.0), waited, amount, true)).filter(|_| is_limited);
+                let last = share.last_used.map(|last| last / amount.max(1e-9));
+                let is_strained = part.is_some_and(|part| is_strained(part, last));
+                let waits = is_strained && used.is_some_and(|used| waited >= used);
+                share.strained_s = if is_strained { share.strained_s + report.interval_s } else { 0.0 };
+                share.waiting_s = if waits { share.waiting_s + report.interval_s } else { 0.0 };
+            }
+        }
+    }
+
+    /// Asks the sources of applications that look like a surge.
+    pub(super) fn ask_early(&mut self, outputs: &mut Outputs) {
+        for (name, managed) in &mut self.managed {
+            let is_strained = managed.shares.iter().any(|share| share.strained_s >= STRAINED_S);
+            if is_strained && !managed.surge.relieved && managed.surge.asked < MOST_QUESTIONS {
+                (managed.surge.asked, managed.surge.awaits) = (managed.surge.asked + 1, true);
+                managed.surge.waits = managed.shares.iter().any(|share| share.waiting_s >= STRAINED_S);
+                managed.shares.iter_mut().for_each(|share| share.strained_s = 0.0);
+                outputs.ask(name.clone());
+            }
+        }
+    }
+
+    /// A source's answer: to an early question about a surge, relief follows. Where a source cannot say it, the wait for the CPU
+    /// does: a share may be used up without harm.
+    pub(super) fn relieve(
+        &mut self,
+        name: &ApplicationId,
+        response: &ResponseTime,
+        hosts: &Hosts,
+        outputs: &mut Outputs,
+    ) {
+        let Some(managed) = self.managed.get_mut(name).filter(|managed| managed.surge.awaits) else { return };
+        managed.surge.awaits = false;
+        let is_surge = match response {
+            ResponseTime::Mean { mean_ms } => *mean_ms > SLOW * managed.status.spec.target_ms,
+            ResponseTime::Idle => false,
+            _ => managed.surge.waits,
+        };
+        // With a tier out of sight nothing is moved.
+        let is_usable = managed.status.spec.tiers.iter().all(|tier| hosts.is_usable(&tier.host));
+        if !is_surge || !is_usable || !managed.is_limited() {
+            return;
+        }
+        let Some(managed) = self.managed.get(name) else { return };
+        let raised: Vec<Share> = managed.shares.iter().map(|own| self.raise(managed, own, hosts)).collect();
+        let grows = |(own, raised): (&TierShare, &Share)| raised.part() - own.granted.part() >= REPORTED_CHANGE;
+        if !managed.shares.iter().zip(&raised).any(grows) {
+            return;
+        }
+        let Some(managed) = self.managed.get_mut(name) else { return };
+        managed.surge.relieved = true;
+        // What was used before says nothing of the larger shares.
+        managed.begin_interval();
+        for (share, raised) in managed.shares.iter_mut().zip(raised) {
+            (share.requested, share.granted) = (raised, raised);
+        }
+        outputs.event(Event::SurgeRelieved { application: name.clone(), response: response.clone() });
+        self.reserve(hosts);
+    }
+
+    /// A share and its part of what no application has of its host, up to its ceiling. Memory stays, because a cache fills
+    /// whatever there is.
+    fn raise(&self, managed: &Managed, own: &TierShare, hosts: &Hosts) -> Share {
+        let host = &managed.status.spec.tiers[own.tier].host;
+        if own.resource == Resource::Memory || !movable(hosts, host, own.resource) {
+            return own.granted;
+        }
+        let here = self.granted_on(managed, host, own.resource);
+        let all: f64 = self.managed.values().map(|other| self.granted_on(other, host, own.resource)).sum();
+        raised(own.granted, here, all, self.ceiling(managed, own, hosts))
+    }
+
+    /// What an application may use of a host now.
+    fn granted_on(&self, managed: &Managed, host: &HostId, resource: Resource) -> f64 {
+        let tiers = &managed.status.spec.tiers;
+        let here = managed.shares.iter().filter(|own| own.resource == resource && tiers[own.tier].host == *host);
+        here.map(|own| own.granted.part()).sum()
+    }
+}
