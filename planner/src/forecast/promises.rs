@@ -150,7 +150,7 @@ impl Promises {
     }
 
     /// Seconds of the present hour that have passed.
-    pub(super) fn into_hour_s(&self) -> f64 {
+    pub(super) fn hour_passed_s(&self) -> f64 {
         self.clock_s % 3_600.0
     }
 
@@ -168,20 +168,20 @@ impl Promises {
         hours.map(|(number, w)| Hour { ago: ago(*number), judged: w.judged, broken: w.broken }).collect()
     }
 
-    /// Goes on from such hours, of which the last had begun `into_hour_s` before, `gap_s` later. False, and nothing is taken,
+    /// Goes on from such hours, of which the last had begun `hour_passed_s` before, `gap_s` later. False, and nothing is taken,
     /// where they are not in order, too many, or not as long as a window needs.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
-    pub(super) fn restore(&mut self, hours: &[Hour], into_hour_s: f64, gap_s: f64) -> bool {
+    pub(super) fn restore(&mut self, hours: &[Hour], hour_passed_s: f64, gap_s: f64) -> bool {
         let most = (3_600.0 / self.lookahead_s).ceil() as u64 + 1;
         let valid = |hour: &Hour| hour.broken <= hour.judged && hour.judged <= most && hour.ago < HOURS;
-        if !(0.0..3_600.0).contains(&into_hour_s)
+        if !(0.0..3_600.0).contains(&hour_passed_s)
             || !hours.iter().all(valid)
             || !hours.windows(2).all(|pair| pair[0].ago > pair[1].ago)
         {
             return false;
         }
         // The hour that was the present one has the number of this clock's first, and the clock goes on from within it.
-        self.clock_s = into_hour_s + gap_s;
+        self.clock_s = hour_passed_s + gap_s;
         let windows = |hour: &Hour| Windows { judged: hour.judged, broken: hour.broken };
         self.hours = hours.iter().map(|hour| (HOURS - hour.ago, windows(hour))).collect();
         true
@@ -216,7 +216,7 @@ mod tests {
         assert!((276..=288).contains(&promises.windows().broken), "{:?}", promises.windows());
         let hours = promises.hours();
         let mut later = Promises::new(300.0);
-        assert!(later.restore(&hours, promises.into_hour_s(), 12.0 * 3_600.0));
+        assert!(later.restore(&hours, promises.hour_passed_s(), 12.0 * 3_600.0));
         assert!((132..=144).contains(&later.windows().judged), "{:?}", later.windows());
         play(&mut promises, &[10.0; 1_440], 20.0);
         assert!(promises.windows().broken <= 1, "{:?}", promises.windows());
@@ -231,9 +231,9 @@ mod tests {
         let mut promises = Promises::new(300.0);
         for half_hour in 0..200 {
             play(&mut promises, &[10.0; 30], if half_hour < 60 { 5.0 } else { 20.0 });
-            let (hours, into_hour_s) = (promises.hours(), promises.into_hour_s());
+            let (hours, hour_passed_s) = (promises.hours(), promises.hour_passed_s());
             promises = Promises::new(300.0);
-            assert!(promises.restore(&hours, into_hour_s, 60.0), "{hours:?}");
+            assert!(promises.restore(&hours, hour_passed_s, 60.0), "{hours:?}");
         }
         // The last window before each restart is not judged.
         assert!((220..=288).contains(&promises.windows().judged), "{:?}", promises.windows());

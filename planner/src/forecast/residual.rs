@@ -24,7 +24,7 @@ pub struct ForecastState {
     memory: SeriesState,
     hours: Vec<Hour>,
     /// Seconds of the last of them that have passed.
-    into_hour_s: f64,
+    hour_passed_s: f64,
 }
 
 /// What predicts the foreground's CPU.
@@ -134,7 +134,7 @@ impl ResidualForecaster {
             },
             memory: self.memory.state(),
             hours: self.promises.hours(),
-            into_hour_s: self.promises.into_hour_s(),
+            hour_passed_s: self.promises.hour_passed_s(),
         }
     }
 
@@ -164,7 +164,7 @@ impl ResidualForecaster {
             (Demand::Calibrated(_), None) => return Err(StateError::Value { field: "cpu", value: 0.0 }),
             (Demand::OfHistory(..), _) => {}
         }
-        if !forecaster.promises.restore(&state.hours, state.into_hour_s, gap_s) {
+        if !forecaster.promises.restore(&state.hours, state.hour_passed_s, gap_s) {
             return Err(StateError::Value { field: "hours", value: state.hours.len() as f64 });
         }
         if state.risk.to_bits() != risk.to_bits() {

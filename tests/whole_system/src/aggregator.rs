@@ -28,6 +28,7 @@ pub const SETTINGS: Settings = Settings {
     evaluation_interval_s: 6.0,
     profile_period_s: 4.0,
     control_interval_s: 4.0,
+    response_outage_s: 40.0,
     command_lease_s: 6.0,
     report_stale_after_s: 3.0,
     ended_jobs_kept: 20,

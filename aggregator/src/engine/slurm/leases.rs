@@ -8,6 +8,7 @@ mod blazar;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use gleaner_planner::reservations::partition::NodeLease;
 use gleaner_planner::snapshot::fill::{InvalidLeases, Lease, leases_of_csv};
@@ -24,6 +25,8 @@ use super::tools::{SlurmError, Tools};
 const NONE: &str = "No reservations in the system";
 /// Longest file, in bytes.
 const LONGEST: u64 = 64 << 20;
+/// What was begun to be read so long ago and has been read meanwhile is read anew. Chosen: some looks.
+const OLD: Duration = Duration::from_secs(10);
 /// Latest time that is believed, in seconds since 1970: the year 33658. Others are mistakes of unit.
 const LATEST_S: f64 = 1e12;
 
@@ -113,9 +116,20 @@ pub(super) struct Nodes<'a> {
 }
 
 /// Leases of a file or of Blazar that a thread reads. Either may hang, and nothing ends a thread that does.
-pub(super) type Reading = JoinHandle<Result<Vec<NodeLease>, LeasesUnknown>>;
+#[derive(Debug)]
+pub(super) struct Reading {
+    begun: Instant,
+    leases: JoinHandle<Result<Vec<NodeLease>, LeasesUnknown>>,
+}
 
-/// Reads the leases. `reading` is what an earlier call began that was given up: it is waited for instead of beginning another.
+impl Reading {
+    fn begin(read: impl FnOnce() -> Result<Vec<NodeLease>, LeasesUnknown> + Send + 'static) -> Self {
+        Self { begun: Instant::now(), leases: tokio::task::spawn_blocking(read) }
+    }
+}
+
+/// Reads the leases. `reading` is what an earlier call began that was given up: it is waited for instead of beginning another,
+/// unless it has ended meanwhile and what it says is old.
 ///
 /// # Errors
 /// [`LeasesUnknown`].
@@ -125,6 +139,9 @@ pub(super) async fn read(
     nodes: &Nodes<'_>,
     reading: &mut Option<Reading>,
 ) -> Result<Vec<NodeLease>, LeasesUnknown> {
+    if reading.as_ref().is_some_and(|own| own.leases.is_finished() && own.begun.elapsed() >= OLD) {
+        *reading = None;
+    }
     let begun = match source {
         Source::Slurm => {
             let said = tools.run("scontrol", &["show", "reservation", "--oneliner"]).await?;
@@ -132,17 +149,17 @@ pub(super) async fn read(
         }
         Source::File(file) => reading.get_or_insert_with(|| {
             let (file, names) = (file.clone(), nodes.names.clone());
-            tokio::task::spawn_blocking(move || {
+            Reading::begin(move || {
                 let leases = of_file(&file)?;
                 leases.iter().enumerate().map(|(place, lease)| named(&file, place, lease, &names)).collect()
             })
         }),
         Source::Blazar(blazar) => reading.get_or_insert_with(|| {
             let own = blazar.clone();
-            tokio::task::spawn_blocking(move || Ok(own.read()?))
+            Reading::begin(move || Ok(own.read()?))
         }),
     };
-    let read = begun.await;
+    let read = (&mut begun.leases).await;
     *reading = None;
     read.map_err(LeasesUnknown::Reader)?
 }
@@ -339,7 +356,7 @@ mod tests {
         let source = Source::File(file.clone());
         for _ in 0..3 {
             let read = read(&source, &tools, &nodes, &mut reading);
-            assert!(tokio::time::timeout(std::time::Duration::from_millis(50), read).await.is_err());
+            assert!(tokio::time::timeout(Duration::from_millis(50), read).await.is_err());
         }
         let write =
             tokio::task::spawn_blocking(move || std::fs::write(file, "lease,start_s,end_s,hosts\na,100,200,h1\n"));
