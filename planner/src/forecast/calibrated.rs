@@ -167,7 +167,8 @@ impl Series {
         state: SeriesState,
         gap_s: f64,
     ) -> Result<Self, StateError> {
-        state.check(bounds)?;
+        // Memory that is not free is the negative of what is.
+        state.check(bounds == Bounds::Largest)?;
         let mut series = Self::new(lookahead_s, risk, bounds);
         series.grid.restore(state.means.into_iter().map(|mean| mean.unwrap_or(f32::NAN)));
         series.errors.restore(state.errors, state.lookaheads);

@@ -41,7 +41,7 @@ pub struct ResidualForecaster {
     method: MethodName,
     clock_s: f64,
     capacity: CoreShare,
-    /// Samples of the foreground's CPU since the start.
+    /// Samples of the foreground's CPU since the start, with what is known taken for [`LEAST_SAMPLES`].
     samples: u64,
     demand: Demand,
     /// The foreground's memory, as memory that is not free: the negative of what a volunteer could have.
@@ -160,6 +160,8 @@ impl ResidualForecaster {
         match (&mut forecaster.demand, state.cpu) {
             (Demand::Calibrated(series), Some(cpu)) => {
                 **series = Series::resume(lookahead_s, risk, Bounds::Mean, cpu, gap_s)?;
+                // What is known says more than a few samples would.
+                forecaster.samples = LEAST_SAMPLES as u64;
             }
             (Demand::Calibrated(_), None) => return Err(StateError::Value { field: "cpu", value: 0.0 }),
             (Demand::OfHistory(..), _) => {}

@@ -315,7 +315,9 @@ fn a_state_goes_on_where_it_was() {
         gleaner_wire::encode_value(1, &f.state(), &mut bytes).unwrap();
         let state: ForecastState = gleaner_wire::decode_value(1, &bytes).unwrap();
         assert_eq!(state, f.state());
-        let resumed = ResidualForecaster::resume(settings, state, 0.0).unwrap();
+        let mut resumed = ResidualForecaster::resume(settings, state, 0.0).unwrap();
+        // How many CPUs there are now is said by the first sample, even one without values.
+        resumed.observe(share(400.0), None, None, 1e-9);
         let (before, after) = (f.forecast(), resumed.forecast());
         assert_eq!((before.cpu, resumed.windows(), resumed.errors()), (after.cpu, f.windows(), f.errors()));
         assert_eq!(before.memory.value().unwrap().expected, after.memory.value().unwrap().expected);
@@ -347,7 +349,9 @@ fn a_gap_is_a_gap() {
     (0..60).for_each(|_| f.observe(share(400.0), Some(share(100.0)), None, 60.0));
     let mut resumed = ResidualForecaster::resume(settings, f.state(), 7_200.0).unwrap();
     assert_eq!(resumed.windows(), f.windows());
-    // What it was is still expected, and nothing across the gap is judged.
+    // What it was is expected as soon as there is a bucket, and nothing across the gap is judged.
+    assert!(resumed.forecast().cpu.value().is_none());
+    resumed.observe(share(400.0), Some(share(100.0)), None, 60.0);
     let (expected, safe) = cpu(&resumed);
     assert!((expected - 300.0).abs() < 1e-3 && (safe - 300.0).abs() < 1e-3, "{expected} {safe}");
     (0..4).for_each(|_| resumed.observe(share(400.0), Some(share(390.0)), None, 60.0));

@@ -283,9 +283,10 @@ fn a_surge_gets_what_is_free_within_seconds() {
     services.seconds(30 * 30 + 3);
     assert_eq!(relieved(&services), 0, "a steady load is no surge");
     let quiet = services.limits["quiet"];
-    assert!(services.limits["shop"] < 160.0 && services.volunteer >= 100.0, "{:?}", services.limits);
+    assert!(services.limits["shop"] < 160.0, "{:?}", services.limits);
+    assert!(services.volunteer >= 100.0, "{} beside {:?}", services.volunteer, services.limits);
     services.needs.insert("shop", 300.0);
-    services.seconds(6);
+    services.seconds(8);
     assert_eq!(relieved(&services), 1);
     assert!(services.limits["shop"] > 399.0 - quiet && services.volunteer < 1.0, "{:?}", services.limits);
     assert!((services.limits["quiet"] - quiet).abs() < 1e-9, "what another has is not free: {:?}", services.limits);

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::level::LOOKAHEADS;
-use super::{Bounds, errors, grid};
+use super::{errors, grid};
 
 /// Larger than any demand in percent of a core, any memory in bytes, or a square of it.
 const LARGEST: f64 = 1e40;
@@ -69,16 +69,15 @@ pub(super) fn copy<T: Copy>(to: &mut [T], from: &[T], field: &'static str) -> Re
 }
 
 impl SeriesState {
-    /// Every value is one that can be.
+    /// Every value is one that can be; means only where `negative` says so may be below zero.
     ///
     /// # Errors
     /// [`StateError::Value`] for the first that cannot be.
-    pub(super) fn check(&self, bounds: Bounds) -> Result<(), StateError> {
+    pub(super) fn check(&self, negative: bool) -> Result<(), StateError> {
         let refuse = |field, value| Err(StateError::Value { field, value });
         let number = |value: &f64| value.is_finite() && value.abs() <= LARGEST;
         let positive = |value: &f64| number(value) && *value >= 0.0;
-        // Memory that is not free is the negative of what is.
-        let of_series = |value: &f64| if bounds == Bounds::Mean { positive(value) } else { number(value) };
+        let of_series = |value: &f64| if negative { number(value) } else { positive(value) };
         if self.means.len() > grid::MOST {
             return refuse("means", self.means.len() as f64);
         }
