@@ -128,6 +128,9 @@ impl Request {
     }
 }
 
+/// Share below which the gain of one that is used up does not grow any more. Chosen.
+const LEAST_SHARE: f64 = 0.01;
+
 /// What is kept of an application between two intervals.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Application {
@@ -257,9 +260,15 @@ pub fn hold(observation: &Observation) -> Request {
     let shares: Vec<Share> =
         observation.shares.iter().map(|share| relieved(share.share, share, observation.unanswered)).collect();
     let bounds = observation.shares.iter().map(|share| share.share).zip(shares.iter().copied()).collect();
+    // Of a share that is used up, as if all of the performance were its doing: else others would take it in arbitration.
+    let gain = |share: &ObservedShare| match load(share.utilisation) {
+        Load::Over if share.resource != Resource::Memory => 1.0 / share.share.part().max(LEAST_SHARE),
+        _ => 0.0,
+    };
+    let gains = observation.shares.iter().map(gain).collect();
     Request {
         shares,
-        gains: vec![0.0; observation.shares.len()],
+        gains,
         error: None,
         predicted: None,
         reach: None,
@@ -316,6 +325,25 @@ mod tests {
             seen.push(cpu);
         }
         assert_eq!(seen, [0.04, 0.08, 0.16, 0.7, 0.7]);
+    }
+
+    /// One answers nobody at its half of the host; the other is at its target with 0.6 of it.
+    #[test]
+    fn arbitration_does_not_take_from_what_is_used_up_while_nothing_is_known() {
+        use crate::balance::arbitration::{Demand, arbitrate};
+        let stalled = hold(&observation(None, vec![share(Resource::Cpu, 0.5, 1.0)]));
+        let one = |application, wanted, gain| Demand {
+            application,
+            host: 0,
+            resource: Resource::Cpu,
+            wanted,
+            floor: Share::clamped(0.02),
+            gain,
+        };
+        let demands = [one(0, stalled.shares[0], stalled.gains[0]), one(1, Share::clamped(0.6), 1.0)];
+        let grants = arbitrate(&demands, |_, _| 1.0);
+        assert!(grants.shares[0].part() > 0.5, "{grants:?}");
+        assert_eq!(hold(&observation(None, vec![share(Resource::Cpu, 0.5, 0.4)])).gains, [0.0]);
     }
 
     /// The service is as fast as before, and only its target another one.

@@ -75,7 +75,8 @@ pub struct Contended {
 pub struct Grants {
     /// One for each demand, in their order.
     pub shares: Vec<Share>,
-    /// p_a: the part of its constrained requests beyond their floors that each application gets; 1 for those that contend for
+    /// The part of its constrained requests beyond their floors that each application gets at least: p_a, or less where a
+    /// host's floors leave no room for the least part; 1 for those that contend for
     /// nothing.
     pub parts: Vec<f64>,
     /// Contended resources of hosts.
@@ -96,21 +97,30 @@ pub fn arbitrate(demands: &[Demand], capacity: impl Fn(usize, Resource) -> f64) 
     places.retain(|place, members| asked(members) > capacity(place.0, place.1).max(0.0) + TOLERANCE);
 
     let mut shares: Vec<Share> = demands.iter().map(|demand| demand.wanted).collect();
-    let mut parts = vec![1.0; applications];
+    let mut due = vec![1.0; applications];
     let domains = domains(demands, &places, applications);
     for domain in &domains {
         for (application, part) in solve(domain, demands, &places, &capacity) {
-            parts[application] = part;
+            due[application] = part;
         }
     }
+    let mut parts = due.clone();
     let mut contended = Vec::with_capacity(places.len());
     for ((host, resource), members) in &places {
         let capacity = capacity(*host, *resource).max(0.0);
         let floors: f64 = members.iter().map(|index| demands[*index].floor()).sum();
         let floors_kept = if floors > capacity { capacity / floors } else { 1.0 };
+        // What the last sweep left over, and what cannot be given up without going below the least part, is missing here only.
+        let room = (capacity - floors).max(0.0);
+        let excess: f64 = members.iter().map(|index| due[demands[*index].application] * demands[*index].excess()).sum();
+        let kept = if excess > room { room / excess } else { 1.0 };
         for index in members {
             let demand = demands[*index];
-            shares[*index] = Share::clamped(floors_kept * demand.floor() + parts[demand.application] * demand.excess());
+            let part = kept * due[demand.application];
+            shares[*index] = Share::clamped(floors_kept * demand.floor() + part * demand.excess());
+            if demand.excess() > 0.0 {
+                parts[demand.application] = parts[demand.application].min(part);
+            }
         }
         hand_out(members, demands, capacity, &mut shares);
         contended.push(Contended { host: *host, resource: *resource, wanted: asked(members), floors_kept });
@@ -174,6 +184,11 @@ fn solve(
     let mut constraints = Vec::new();
     for ((host, resource), members) in places {
         let (mut own, mut floors): (BTreeMap<usize, f64>, f64) = (BTreeMap::new(), 0.0);
+        let all_floors: f64 = members.iter().map(|index| demands[*index].floor()).sum();
+        if all_floors >= capacity(*host, *resource).max(0.0) {
+            // Nothing is left to arbitrate, whatever is given up elsewhere.
+            continue;
+        }
         for index in members {
             let demand = demands[*index];
             if let Some(position) = position(demand.application) {
@@ -213,16 +228,7 @@ fn solve(
             break;
         }
     }
-    let mut parts: Vec<f64> = pressure.iter().zip(&weights).map(|(p, w)| 1.0 - given(*p, *w)).collect();
-    // What the last sweep left over, and what cannot be given up without going below the least part.
-    for constraint in &constraints {
-        let kept: f64 = constraint.members.iter().map(|(a, w)| w * parts[*a]).sum();
-        let total: f64 = constraint.members.iter().map(|(_, w)| w).sum();
-        let room = total - constraint.shortfall;
-        if kept > room && kept > 0.0 {
-            constraint.members.iter().for_each(|(a, _)| parts[*a] *= (room / kept).max(0.0));
-        }
-    }
+    let parts: Vec<f64> = pressure.iter().zip(&weights).map(|(p, w)| 1.0 - given(*p, *w)).collect();
     domain.iter().copied().zip(parts).collect()
 }
 
@@ -388,6 +394,21 @@ mod tests {
         let grants = arbitrate(&demands, WHOLE);
         near(grants.contended[0].floors_kept, 1.0 / 1.5);
         for (share, due) in grants.shares.iter().zip([0.6, 0.2, 0.2]) {
+            near(share.part(), due);
+        }
+    }
+
+    #[test]
+    fn floors_that_do_not_fit_on_one_host_take_nothing_of_another() {
+        let floor = |floor, demand| Demand { floor: Share::clamped(floor), ..demand };
+        let demands = [
+            floor(0.6, demand(0, 0, Resource::Cpu, 0.9, 1.0)),
+            floor(0.6, demand(1, 0, Resource::Cpu, 0.9, 1.0)),
+            demand(0, 1, Resource::Cpu, 0.9, 1.0),
+            demand(2, 1, Resource::Cpu, 0.9, 1.0),
+        ];
+        let grants = arbitrate(&demands, WHOLE);
+        for (share, due) in grants.shares.iter().zip([0.5; 4]) {
             near(share.part(), due);
         }
     }

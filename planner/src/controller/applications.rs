@@ -97,10 +97,18 @@ impl Applications {
         let is_stalled = response == ResponseTime::Idle && self.is_used_up(managed, hosts);
         let response = if is_stalled { ResponseTime::Stalled } else { response };
         let Some(managed) = self.managed.get_mut(name) else { return };
+        // The answer to an early question may have been all that a source has of this interval: what is pushed is told once.
+        let is_empty = matches!(response, ResponseTime::Late { .. } | ResponseTime::Missing { .. });
+        if managed.surge.answered && is_empty {
+            managed.surge.awaits = false;
+            return;
+        }
         if managed.surge.awaits && response.mean_ms().is_none() {
             // A source may have no mean of seconds and one of the interval.
             return self.relieve(name, &response, hosts, outputs);
         }
+        let is_told = matches!(response, ResponseTime::Mean { .. } | ResponseTime::Idle | ResponseTime::Stalled);
+        managed.surge.answered |= managed.surge.asked > 0 && is_told;
         let kind = |response: &ResponseTime| std::mem::discriminant(response);
         let before = managed.status.response.replace((now, response.clone()));
         if before.is_none_or(|(_, before)| kind(&before) != kind(&response)) {
@@ -112,7 +120,10 @@ impl Applications {
 
     /// The controller starts again: of the time between nothing is known.
     pub(super) fn resumed(&mut self) {
-        self.managed.values_mut().for_each(|managed| managed.unanswered = managed.unanswered.max(1));
+        for managed in self.managed.values_mut() {
+            managed.unanswered = managed.unanswered.max(1);
+            managed.silent_since = None;
+        }
     }
 
     /// Books what a host's workloads used to the applications they are tiers of.
@@ -147,8 +158,8 @@ impl Applications {
         self.asked = false;
         self.next_control = now.after(seconds(interval_s));
         self.managed.values_mut().for_each(|managed| managed.surge = Surge::default());
-        self.release(hosts, settings, now, outputs);
-        self.balance(hosts, interval_s, now, outputs);
+        let taken_back = self.release(settings, now, outputs);
+        self.balance(&taken_back, hosts, interval_s, now, outputs);
     }
 
     /// CPU that a volunteer may have at most.
@@ -167,7 +178,7 @@ impl Applications {
         if !hosts.is_usable(id) {
             return wanted;
         }
-        for managed in self.managed.values().filter(|managed| managed.is_limited()) {
+        for managed in self.managed.values().filter(|managed| managed.decisions > 0) {
             for share in &managed.shares {
                 let tier = &managed.status.spec.tiers[share.tier];
                 if tier.host != *id || !movable(hosts, id, share.resource) {
@@ -176,7 +187,9 @@ impl Applications {
                 // A host may come back as a larger or smaller one, and an application whose floors counted may be gone.
                 let ceiling = bounds_of(tier, share.resource).map_or(f64::MAX, |bounds| bounds.ceiling);
                 let floor = bounds_of(tier, share.resource).map_or(0.0, |bounds| bounds.floor);
-                let mut amount = (share.granted.part() * self.whole(tier, share.resource, hosts)).min(ceiling);
+                let mut amount = (self.in_force(managed, share, hosts).part()
+                    * self.whole(tier, share.resource, hosts))
+                .min(ceiling);
                 if amount < floor {
                     amount = amount.max(self.least(tier, share.resource, hosts));
                 }

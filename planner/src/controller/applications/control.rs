@@ -2,7 +2,7 @@
 //! response times since the last one, and the hosts. Out: shares in force, their records as events, and what the grants
 //! reserve of each host. Called by the owner of the applications.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::application::{Bounds, Load, ResponseTime, TierSpec};
 use gleaner_types::event::Event;
@@ -25,14 +25,23 @@ use crate::controller::outputs::Outputs;
 /// time is known. Chosen: as long as it runs. The limit makes it wait more often than it runs, though it may be used to
 /// less than nine tenths over an interval.
 const WAITS: f64 = 1.0;
+/// Load up to which an idle application's CPU is taken to suffice: what it uses counts as so much of what it needs. Chosen:
+/// the load from which a share counts as used up.
+const IDLE_LOAD: f64 = 0.9;
 /// Part of a share below which waiting for the CPU is the neighbours' doing and not the limit's. Chosen.
 const LEAST_USED: f64 = 0.5;
 
 impl Applications {
-    /// Releases applications whose sources have had no answer for too long, and takes those back that have one again.
-    pub(super) fn release(&mut self, hosts: &Hosts, settings: &Settings, now: Timestamp, outputs: &mut Outputs) {
+    /// Releases applications whose sources have had no answer for too long to their ceilings, and takes those back that have
+    /// one again: they go on from what they had. Returns those taken back.
+    pub(super) fn release(
+        &mut self,
+        settings: &Settings,
+        now: Timestamp,
+        outputs: &mut Outputs,
+    ) -> BTreeSet<ApplicationId> {
         let interval_s = settings.control_interval_s;
-        let mut released = Vec::new();
+        let mut taken_back = BTreeSet::new();
         for (name, managed) in &mut self.managed {
             let is_silent = match &managed.status.response {
                 Some((at, response)) => {
@@ -45,6 +54,9 @@ impl Applications {
                 None => true,
             };
             if !is_silent {
+                if managed.released {
+                    taken_back.insert(name.clone());
+                }
                 (managed.silent_since, managed.released) = (None, false);
                 continue;
             }
@@ -56,21 +68,12 @@ impl Applications {
                 managed.begin_interval();
                 if let Some(decision) = &mut managed.status.decision {
                     let silent = duration(silent_s);
-                    decision.reason = format!("no limits: its source has had no answer for {silent}");
+                    decision.reason = format!("released to its ceilings: its source has had no answer for {silent}");
                 }
                 outputs.event(Event::ApplicationReleased { application: name.clone(), silent_s });
-                released.push(name.clone());
             }
         }
-        for name in released {
-            // It begins again at its ceilings.
-            let Some(managed) = self.managed.get(&name) else { continue };
-            let ceilings: Vec<Share> = managed.shares.iter().map(|own| self.ceiling(managed, own, hosts)).collect();
-            let Some(managed) = self.managed.get_mut(&name) else { continue };
-            for (share, ceiling) in managed.shares.iter_mut().zip(ceilings) {
-                (share.requested, share.granted) = (ceiling, ceiling);
-            }
-        }
+        taken_back
     }
 
     /// The most that a share may be.
@@ -80,19 +83,31 @@ impl Applications {
         Share::clamped(bounds_of(tier, own.resource).map_or(1.0, |bounds| bounds.ceiling / whole))
     }
 
+    /// What a share is limited to now. Before the first decision nothing is limited, and what is released has its ceilings.
+    pub(super) fn in_force(&self, managed: &Managed, own: &TierShare, hosts: &Hosts) -> Share {
+        if managed.is_limited() { own.granted } else { self.ceiling(managed, own, hosts) }
+    }
+
     /// A share of the CPU or the disk is used up in the control interval until now.
     pub(super) fn is_used_up(&self, managed: &Managed, hosts: &Hosts) -> bool {
         let is_used_up = |own: &TierShare| {
             let tier = &managed.status.spec.tiers[own.tier];
             let whole = self.whole(tier, own.resource, hosts);
-            let share = if managed.decisions == 0 { self.ceiling(managed, own, hosts) } else { own.granted };
+            let share = self.in_force(managed, own, hosts);
             let used = used_of(own.used, own.waited, share.part() * whole, true).map(Fraction::clamped);
             own.resource != Resource::Memory && load(used) == Load::Over
         };
         managed.shares.iter().any(is_used_up)
     }
 
-    pub(super) fn balance(&mut self, hosts: &Hosts, interval_s: f64, now: Timestamp, outputs: &mut Outputs) {
+    pub(super) fn balance(
+        &mut self,
+        taken_back: &BTreeSet<ApplicationId>,
+        hosts: &Hosts,
+        interval_s: f64,
+        now: Timestamp,
+        outputs: &mut Outputs,
+    ) {
         // What a share is a part of is not known before its host has joined.
         let known = |managed: &Managed| managed.status.spec.tiers.iter().all(|tier| hosts.get(&tier.host).is_some());
         let mut names: Vec<ApplicationId> = Vec::with_capacity(self.managed.len());
@@ -105,6 +120,12 @@ impl Applications {
         }
         let mut observed: Vec<(Observation, ResponseTime)> =
             names.iter().map(|name| self.observe(name, hosts, interval_s, now)).collect();
+        for (name, (observation, _)) in names.iter().zip(&mut observed) {
+            // What was measured at the ceilings says nothing of the shares that it goes on from.
+            if taken_back.contains(name) {
+                observation.mean_ms = None;
+            }
+        }
         let mut requests: Vec<Request> = Vec::with_capacity(names.len());
         for (name, (observation, _)) in names.iter().zip(&observed) {
             let first = self.managed.get(name).and_then(|managed| managed.status.spec.tiers.first());
@@ -115,8 +136,9 @@ impl Applications {
         }
         let places: Vec<HostId> = hosts.iter().map(|(id, _)| id.clone()).collect();
         let place = |host: &HostId| places.binary_search(host).unwrap_or(usize::MAX);
-        let mut demands = Vec::new();
-        for (application, ((name, request), (observation, _))) in
+        // What arbitration has to grant, and what is asked for in all.
+        let (mut demands, mut asked_for) = (Vec::new(), Vec::new());
+        for (application, ((name, request), (observation, response))) in
             names.iter().zip(&mut requests).zip(&observed).enumerate()
         {
             let Some(managed) = self.managed.get(name) else { continue };
@@ -127,10 +149,18 @@ impl Applications {
                 let floor = if movable(hosts, id, resource) { seen.floor } else { Share::default() };
                 // What is held may have been asked for when the host was larger.
                 *wanted = Share::clamped(wanted.part().max(floor.part()));
-                demands.push(Demand { application, host: place(id), resource, wanted: *wanted, floor, gain: *gain });
+                let idle_need =
+                    share.last_used.filter(|_| resource == Resource::Cpu && *response == ResponseTime::Idle);
+                let whole = self.whole(&managed.status.spec.tiers[share.tier], resource, hosts);
+                let needed = idle_need.map_or(*wanted, |used| {
+                    Share::clamped((used / IDLE_LOAD / whole).max(floor.part()).min(wanted.part()))
+                });
+                asked_for.push(*wanted);
+                demands.push(Demand { application, host: place(id), resource, wanted: needed, floor, gain: *gain });
             }
         }
-        let grants = arbitrate(&demands, |_, _| 1.0);
+        let mut grants = arbitrate(&demands, |_, _| 1.0);
+        lend_to_idle(&demands, &asked_for, &mut grants.shares);
         self.reserved.clear();
         for contended in &grants.contended {
             if let (Resource::Cpu, Some(host)) = (contended.resource, places.get(contended.host)) {
@@ -250,11 +280,7 @@ impl Applications {
             let is_idle = matches!(&managed.status.response, Some((_, ResponseTime::Idle)));
             for share in managed.shares.iter().filter(|share| share.resource == Resource::Cpu) {
                 let tier = &managed.status.spec.tiers[share.tier];
-                // What has not been decided about yet may use all it may have.
-                let part = match managed.decisions {
-                    0 => tier.cpu_percent.map_or(0.0, |bounds| bounds.ceiling / self.whole(tier, Resource::Cpu, hosts)),
-                    _ => share.granted.part(),
-                };
+                let part = self.in_force(managed, share, hosts).part();
                 let whole = self.whole(tier, Resource::Cpu, hosts);
                 let floor = tier.cpu_percent.map_or(0.0, |bounds| bounds.floor);
                 let part = share.last_used.filter(|_| is_idle).map_or(part, |used| part.min(used.max(floor) / whole));
@@ -267,6 +293,24 @@ impl Applications {
             }
         }
         self.reserved = reserved;
+    }
+}
+
+/// Gives idle applications, which contend with what they need only, what the others leave of all that they ask for: their
+/// limits stay where there is room.
+fn lend_to_idle(demands: &[Demand], asked_for: &[Share], shares: &mut [Share]) {
+    // Of each place: what is granted, and what is asked for beyond the demands.
+    let mut places: BTreeMap<(usize, Resource), (f64, f64)> = BTreeMap::new();
+    for ((demand, asked), share) in demands.iter().zip(asked_for).zip(&*shares) {
+        let (granted, beyond) = places.entry((demand.host, demand.resource)).or_default();
+        *granted += share.part();
+        *beyond += asked.part() - demand.wanted.part();
+    }
+    for ((demand, asked), share) in demands.iter().zip(asked_for).zip(shares) {
+        let beyond = asked.part() - demand.wanted.part();
+        if let (true, Some((granted, all))) = (beyond > 0.0, places.get(&(demand.host, demand.resource))) {
+            *share = Share::clamped(share.part() + beyond * ((1.0 - granted) / all).clamp(0.0, 1.0));
+        }
     }
 }
 

@@ -33,6 +33,9 @@ pub(super) struct TierShare {
     pub(super) requested: Share,
     /// In force: the last grant.
     pub(super) granted: Share,
+    /// What more of it brought by the last request that knew: what is held keeps it in arbitration.
+    #[serde(default)]
+    pub(super) gain: f64,
     /// Use over the control interval, on the scale of the share, and its seconds.
     pub(super) used: (f64, f64),
     /// Mean use over the last control interval, in the unit of its bounds.
@@ -60,6 +63,9 @@ pub(super) struct Surge {
     pub(super) waits: bool,
     /// Shares were raised.
     pub(super) relieved: bool,
+    /// The source has said something of the response time since the first of them.
+    #[serde(default)]
+    pub(super) answered: bool,
 }
 
 /// An application and what is known of it.
@@ -77,7 +83,7 @@ pub(super) struct Managed {
     /// Since when its source has had no answer.
     #[serde(default)]
     pub(super) silent_since: Option<Timestamp>,
-    /// It has no limits until its source has an answer again.
+    /// It is limited to its ceilings until its source has an answer again.
     #[serde(default)]
     pub(super) released: bool,
     /// What was done about a surge in this control interval.
@@ -102,6 +108,7 @@ impl Managed {
                 resource,
                 requested: whole,
                 granted: whole,
+                gain: 0.0,
                 used: (0.0, 0.0),
                 last_used: None,
                 waited: 0.0,
@@ -123,7 +130,7 @@ impl Managed {
         }
     }
 
-    /// Its limits are in force.
+    /// Its grants are in force: it has been decided about, and is not released.
     pub(super) const fn is_limited(&self) -> bool {
         self.decisions > 0 && !self.released
     }
@@ -140,6 +147,12 @@ impl Managed {
             for (asked, (own, seen)) in request.shares.iter_mut().zip(self.shares.iter().zip(&observed.shares)) {
                 let grown = if *asked > seen.share { asked.part() } else { 0.0 };
                 *asked = Share::clamped(own.requested.part().max(grown));
+            }
+        }
+        for (own, gain) in self.shares.iter_mut().zip(&mut request.gains) {
+            match request.error {
+                Some(_) => own.gain = *gain,
+                None => *gain = gain.max(own.gain),
             }
         }
         self.unanswered = if request.error.is_none() { self.unanswered.saturating_add(1) } else { 0 };

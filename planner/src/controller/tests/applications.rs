@@ -23,6 +23,8 @@ struct Services {
     answer: Option<ResponseTime>,
     /// How long services wait for the CPU, over the time that they run.
     wait: f64,
+    /// A mean is pushed at so many seconds' distance, and told once: when it was told last.
+    pushed: Option<(f64, Timestamp)>,
 }
 
 fn name(text: &str) -> ApplicationId {
@@ -60,6 +62,7 @@ impl Services {
             silent: false,
             answer: None,
             wait: 0.0,
+            pushed: None,
         };
         own.send(Input::HostJoined { host: id(), incarnation: 1, facts: Box::new(facts) });
         for (service, _) in services {
@@ -89,7 +92,14 @@ impl Services {
                     self.asked += 1;
                     let mean_ms = self.mean_ms(application.as_str());
                     if !self.silent {
-                        let response = self.answer.clone().unwrap_or_else(|| ResponseTime::from_ms(mean_ms));
+                        let mut response = self.answer.clone().unwrap_or_else(|| ResponseTime::from_ms(mean_ms));
+                        if let Some((every_s, told)) = &mut self.pushed {
+                            if self.bench.now.seconds_since(*told) < *every_s {
+                                response = ResponseTime::Missing { reason: "nothing was pushed".into() };
+                            } else {
+                                *told = self.bench.now;
+                            }
+                        }
                         self.send(Input::Responded { application, response });
                     }
                 }
@@ -233,21 +243,24 @@ fn an_outage_of_the_source_releases_the_application_until_it_answers_again() {
     assert!(services.limits["shop"] < 150.0, "{:?}", services.limits);
     services.silent = true;
     services.seconds(30 * 10);
-    assert!(services.limits["shop"] < 150.0, "{:?}", services.limits);
+    let before = services.limits["shop"];
+    assert!(before < 150.0, "{:?}", services.limits);
     services.seconds(30 * 3);
-    assert!(services.limits.is_empty(), "{:?}", services.limits);
+    assert!(services.limits["shop"] > 399.0, "to its ceiling: {:?}", services.limits);
     let released = |event: &&Event| matches!(event, Event::ApplicationReleased { silent_s, .. } if *silent_s >= 300.0);
     assert_eq!(services.events.iter().filter(released).count(), 1);
     let status = services.bench.controller.application(&name("shop")).unwrap().clone();
     let reason = status.decision.unwrap().reason;
-    assert!(reason.starts_with("no limits: its source has had no answer for 5 min"), "{reason}");
+    assert!(reason.starts_with("released to its ceilings: its source has had no answer for 5 min"), "{reason}");
     // No requests are no outage.
     services.silent = false;
     services.answer = Some(ResponseTime::Idle);
+    services.needs.insert("shop", 50.0);
     services.seconds(62);
-    assert!(services.limits["shop"] > 399.0, "{:?}", services.limits);
+    assert!((services.limits["shop"] - before).abs() < 1e-6, "it goes on from {before}: {:?}", services.limits);
     services.seconds(30 * 12);
-    assert!(!services.limits.is_empty());
+    assert!((services.limits["shop"] - before).abs() < 1e-6, "{:?}", services.limits);
+    services.needs.insert("shop", 100.0);
     services.answer = None;
     services.seconds(30 * 20);
     assert!((services.mean_ms("shop") - 100.0).abs() < 10.0, "{}", services.mean_ms("shop"));
@@ -272,6 +285,50 @@ fn what_an_idle_service_does_not_use_is_harvested_until_requests_come() {
     assert!(services.limits["shop"] + services.volunteer <= 401.0, "{:?} and {}", services.limits, services.volunteer);
 }
 
+#[test]
+fn the_time_while_the_controller_was_away_is_no_outage_of_the_source() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.seconds(30 * 20);
+    services.silent = true;
+    services.seconds(30 * 4);
+    services.bench.now = services.bench.now.after(Duration::from_secs(3_600));
+    services.send(Input::Resumed);
+    services.seconds(62);
+    assert!(!services.events.iter().any(|event| matches!(event, Event::ApplicationReleased { .. })));
+}
+
+/// Neither has ever been asked anything: each may have the whole host, and needs nothing of it.
+#[test]
+fn idle_services_that_may_have_the_whole_host_each_leave_it_to_the_volunteer() {
+    let mut services = Services::new(&[("a", 5.0), ("b", 5.0)], 400.0);
+    services.answer = Some(ResponseTime::Idle);
+    services.send(Input::JobSubmitted(Box::new(spec("j", Goal::Cost { budget: None }))));
+    services.seconds(30 * 8);
+    assert!(services.volunteer >= 100.0, "{} beside {:?}", services.volunteer, services.limits);
+}
+
+/// What is pushed is told once: the early question has it, and the one at the end of the interval finds nothing.
+#[test]
+fn an_early_question_does_not_take_the_intervals_response_time() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.seconds(30 * 20);
+    services.needs.insert("shop", 600.0);
+    (services.answer, services.asked) = (Some(ResponseTime::from_ms(99.0)), 0);
+    services.pushed = Some((27.0, Timestamp(0)));
+    let before = services.events.len();
+    services.seconds(30 * 15);
+    assert!(services.asked > 20, "{}", services.asked);
+    let blind = |event: &&Event| {
+        matches!(
+            event,
+            Event::ApplicationReleased { .. }
+                | Event::SurgeRelieved { .. }
+                | Event::ResponseTimeChanged { response: ResponseTime::Missing { .. }, .. }
+        )
+    };
+    assert_eq!(services.events[before..].iter().find(blind), None);
+}
+
 /// From 120 to 300 % of a core within a control interval.
 #[test]
 fn a_surge_gets_what_is_free_within_seconds() {
@@ -288,7 +345,12 @@ fn a_surge_gets_what_is_free_within_seconds() {
     services.needs.insert("shop", 300.0);
     services.seconds(8);
     assert_eq!(relieved(&services), 1);
-    assert!(services.limits["shop"] > 399.0 - quiet && services.volunteer < 1.0, "{:?}", services.limits);
+    assert!(
+        services.limits["shop"] > 399.0 - quiet && services.volunteer < 1.0,
+        "{:?} {} {quiet}",
+        services.limits,
+        services.volunteer
+    );
     assert!((services.limits["quiet"] - quiet).abs() < 1e-9, "what another has is not free: {:?}", services.limits);
     services.seconds(30 * 3);
     assert!(services.mean_ms("shop") < 125.0, "{} ms, {:?}", services.mean_ms("shop"), services.limits);
