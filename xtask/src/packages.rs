@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::steps::{Steps, is_root, program};
 
-const WANTED: [&str; 24] = [
+const WANTED: [&str; 25] = [
     "qemu-system-x86",
     "busybox-static",
     "cpio",
@@ -30,6 +30,7 @@ const WANTED: [&str; 24] = [
     "slurmctld",
     "slurmd",
     "slurmdbd",
+    "mariadb-client-core",
     "mariadb-server-core",
 ];
 
