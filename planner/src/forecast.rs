@@ -24,7 +24,7 @@ pub use residual::{ForecastState, ResidualForecaster};
 
 // In the order in which docs and tables list them; the first is the default.
 methods! {
-    calibrated: "a mixture of averages, an autoregression and yesterday, promised so that no more than `risk` of the promises break";
+    calibrated: "a mixture of averages, an autoregression and yesterday, promised so that about `risk` of the promises break at most";
     moving_average: "the mean of the history; the papers' choice (RHIC §4.2)";
     mean_plus_sigma: "the mean of the history, promised with `sigma` standard deviations of single samples";
     windowed_maximum: "the largest demand of the history";

@@ -27,7 +27,7 @@ pub struct Settings {
     pub profile_period_s: f64,
     /// Time between two decisions about the shares of applications, in seconds (BConf §4.6.3: 30).
     pub control_interval_s: f64,
-    /// An application whose source has had no answer for so long is released from its limits, in seconds.
+    /// The shares of an application whose source has had no answer for so long are at their ceilings until it answers again, in seconds.
     #[serde(default = "response_outage_s")]
     pub response_outage_s: f64,
     /// How long a command holds without renewal, in seconds; renewed every third of it.
