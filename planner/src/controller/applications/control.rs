@@ -15,7 +15,7 @@ use super::managed::{Contention, Managed, TierShare, bounds_of, decide, movable}
 use super::{Applications, Reserved};
 use crate::balance::application::{Observation, ObservedShare, Request};
 use crate::balance::arbitration::{Demand, arbitrate};
-use crate::balance::scaler::load;
+use crate::balance::scaler::{OVERLOAD, load};
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
 use crate::controller::interface::Settings;
@@ -25,9 +25,6 @@ use crate::controller::outputs::Outputs;
 /// time is known. Chosen: as long as it runs. The limit makes it wait more often than it runs, though it may be used to
 /// less than nine tenths over an interval.
 const WAITS: f64 = 1.0;
-/// Load up to which an idle application's CPU is taken to suffice: what it uses counts as so much of what it needs. Chosen:
-/// the load from which a share counts as used up.
-const IDLE_LOAD: f64 = 0.9;
 /// Part of a share below which waiting for the CPU is the neighbours' doing and not the limit's. Chosen.
 const LEAST_USED: f64 = 0.5;
 
@@ -149,11 +146,12 @@ impl Applications {
                 let floor = if movable(hosts, id, resource) { seen.floor } else { Share::default() };
                 // What is held may have been asked for when the host was larger.
                 *wanted = Share::clamped(wanted.part().max(floor.part()));
+                // Up to that load its CPU suffices.
                 let idle_need =
                     share.last_used.filter(|_| resource == Resource::Cpu && *response == ResponseTime::Idle);
                 let whole = self.whole(&managed.status.spec.tiers[share.tier], resource, hosts);
                 let needed = idle_need.map_or(*wanted, |used| {
-                    Share::clamped((used / IDLE_LOAD / whole).max(floor.part()).min(wanted.part()))
+                    Share::clamped((used / OVERLOAD / whole).max(floor.part()).min(wanted.part()))
                 });
                 asked_for.push(*wanted);
                 demands.push(Demand { application, host: place(id), resource, wanted: needed, floor, gain: *gain });
