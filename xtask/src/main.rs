@@ -110,7 +110,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         "hogs_of_the_normal_class_do_several_times",
         "without_a_volunteer_the_interval_holds_zero",
     ];
-    const PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
+    const PROGRAMS: [(&str, &[&str], &[&str]); 12] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
         // Their tasks sleep, so they may run at the same time.
         (
@@ -121,6 +121,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
         ("postgres", &["--test", "postgres"], &[]),
+        ("queue", &["--test", "queue"], &[]),
         ("spark", &["--test", "spark"], &[]),
         ("lab", &["--test", "lab"], &[]),
         ("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST),
