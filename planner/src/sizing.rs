@@ -21,6 +21,10 @@ use crate::selection::Offer;
 /// is noise, and every change costs a transition. Chosen.
 const LEAST_GAIN: f64 = 0.01;
 
+/// Part of their potential that volunteers are assumed to use where nothing was seen of it. Chosen: as of what a curve extrapolates
+/// for a deadline ([`IoCurve::cautious`]).
+const ASSUMED_YIELD: f64 = 0.5;
+
 /// What workers really use of their potential.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Response<'a> {
@@ -28,6 +32,14 @@ pub enum Response<'a> {
     Yield(f64),
     /// As observed at several sizes (RHIC §4.3).
     Curve(&'a IoCurve),
+    /// Assumed, because nothing was seen: dedicated workers use all their potential, volunteers half of theirs, up to as much as
+    /// the dedicated ones have where it is said that their disks feed no more.
+    Assumed {
+        /// Potential of the dedicated workers.
+        dedicated: CoreShare,
+        /// Potential of volunteers beyond which more bring nothing.
+        fed: Option<CoreShare>,
+    },
     /// The same for another number of dedicated hosts, this many times as many: each of them is taken to feed as much
     /// of what is asked of it as before, so both axes stretch.
     Stretched(&'a IoCurve, f64),
@@ -40,6 +52,10 @@ impl Response<'_> {
         match self {
             Self::Yield(ratio) => potential * ratio,
             Self::Curve(curve) => curve.actual(potential),
+            Self::Assumed { dedicated, fed } => {
+                let volunteers = potential.saturating_sub(dedicated);
+                potential.min(dedicated) + fed.map_or(volunteers, |fed| volunteers.min(fed)) * ASSUMED_YIELD
+            }
             Self::Stretched(curve, times) if times > 0.0 => curve.actual(potential * (1.0 / times)) * times,
             Self::Stretched(..) => CoreShare::ZERO,
         }
@@ -49,7 +65,7 @@ impl Response<'_> {
     #[must_use]
     pub const fn curve(&self) -> Option<&IoCurve> {
         match self {
-            Self::Yield(_) => None,
+            Self::Yield(_) | Self::Assumed { .. } => None,
             Self::Curve(curve) | Self::Stretched(curve, _) => Some(curve),
         }
     }

@@ -155,7 +155,8 @@ pub struct ClusterFacts<'a> {
 pub struct SizingInput {
     job: JobFacts,
     margins: Margins,
-    yield_ratio: f64,
+    /// On one machine.
+    yield_ratio: Option<f64>,
     curve: Option<IoCurve>,
     energy: Option<Energy>,
     dedicated: u32,
@@ -176,7 +177,7 @@ impl SizingInput {
         let needed = dedicated.saturating_add(useful.max(job.current)).saturating_add(1);
         Self {
             margins: Margins::ONE_HOST,
-            yield_ratio: yield_ratio.unwrap_or(1.0),
+            yield_ratio: Some(yield_ratio.unwrap_or(1.0)),
             curve: None,
             energy: None,
             dedicated,
@@ -200,7 +201,7 @@ impl SizingInput {
         let is_deadline = matches!(job.goal, Goal::Deadline { .. });
         Self {
             margins: Margins::CLUSTER,
-            yield_ratio: 1.0,
+            yield_ratio: None,
             curve: cluster.curve.map(|curve| if is_deadline { curve.cautious() } else { curve }),
             energy: cluster.power.map(|power| energy(power, &offers)),
             dedicated: cluster.dedicated,
@@ -230,6 +231,21 @@ impl SizingInput {
         self.curve.as_ref()
     }
 
+    /// By the curve, by the yield on one machine, or by a cautious assumption: too few volunteers miss a deadline, too many only cost,
+    /// so for a deadline all of them count, and for other goals no more than the dedicated hosts have.
+    fn response(&self) -> Response<'_> {
+        match (&self.curve, self.yield_ratio) {
+            (Some(curve), _) => Response::Curve(curve),
+            (None, Some(ratio)) => Response::Yield(ratio),
+            (None, None) => self.assumed(self.dedicated_potential),
+        }
+    }
+
+    fn assumed(&self, dedicated: CoreShare) -> Response<'_> {
+        let is_deadline = matches!(self.job.goal, Goal::Deadline { .. });
+        Response::Assumed { dedicated, fed: (!is_deadline).then_some(dedicated) }
+    }
+
     /// What decides.
     #[must_use]
     pub fn sizing(&self) -> Sizing<'_> {
@@ -243,7 +259,7 @@ impl SizingInput {
             spent: job.spent,
             remaining: job.remaining,
             rate: job.rate,
-            response: self.curve.as_ref().map_or(Response::Yield(self.yield_ratio), Response::Curve),
+            response: self.response(),
             energy: self.energy,
             mean_task_s: job.mean_task_s,
             tail_s: straggler_tail_s(job.goal, job.mean_task_s, job.task_deviation_s, job.loss),
@@ -260,8 +276,9 @@ impl SizingInput {
     #[must_use]
     pub fn with_dedicated(&self, hosts: u32) -> Sizing<'_> {
         let times = f64::from(hosts) / f64::from(self.dedicated);
-        let response = self.curve.as_ref().map_or(Response::Yield(1.0), |curve| Response::Stretched(curve, times));
         let dedicated_potential = self.dedicated_potential * times;
+        let assumed = || self.assumed(dedicated_potential);
+        let response = self.curve.as_ref().map_or_else(assumed, |curve| Response::Stretched(curve, times));
         Sizing { dedicated: hosts, dedicated_potential, response, ..self.sizing() }
     }
 }

@@ -4,7 +4,6 @@
 
 mod evaluation;
 mod life;
-mod observed;
 mod staged;
 
 pub(super) use evaluation::Deciders;
@@ -12,7 +11,7 @@ pub(super) use evaluation::Deciders;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::id::HostId;
-use gleaner_types::job::{ClusterSpec, EngineProgress};
+use gleaner_types::job::{ClusterSpec, EngineProgress, Samples};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
@@ -21,8 +20,8 @@ use crate::controller::hosts::Host;
 use crate::controller::interface::seconds;
 use crate::io_model::{IoModel, IoPoint};
 use crate::productivity::Efficiency;
+use crate::sampling::{Observed, Sampler, Second, TRANSIENT_S};
 use crate::sizing::policy::Exploration;
-use observed::Observed;
 
 /// Seconds gathered into one point of the I/O model. Chosen: shorter ones are noise of single tasks.
 const POINT_S: f64 = 10.0;
@@ -47,12 +46,17 @@ pub(super) struct Cluster {
     io: IoModel,
     exploration: Exploration,
     efficiency: Efficiency,
+    #[serde(default)]
+    sampler: Sampler,
     /// Toward the next point.
     point: Observed,
     /// Since the last evaluation.
     interval: Observed,
     /// When the workers last changed.
     changed: Timestamp,
+    /// Volunteers that are being set up, and since when.
+    #[serde(default)]
+    set_up_since: BTreeMap<HostId, Timestamp>,
     /// Part of the job done per host, by the last progress.
     done: BTreeMap<HostId, f64>,
     /// Slots the engine was last given.
@@ -86,6 +90,11 @@ impl Cluster {
     /// It has fewer volunteers than it may.
     pub(super) fn is_short(&self) -> bool {
         self.volunteers.len() < self.target as usize
+    }
+
+    /// How many seconds went into the I/O model since this was last asked, and how many did not.
+    pub(super) fn samples(&mut self) -> Samples {
+        self.sampler.counted()
     }
 
     /// How many hosts drain.
@@ -153,6 +162,8 @@ impl Cluster {
         if self.volunteers == wanted {
             return;
         }
+        let added = wanted.keys().filter(|host| !self.volunteers.contains_key(*host));
+        self.set_up_since.extend(added.map(|host| (host.clone(), now)));
         for (host, slots) in std::mem::take(&mut self.volunteers) {
             if !wanted.contains_key(&host) {
                 self.draining.insert(host, slots);
@@ -184,8 +195,24 @@ impl Cluster {
         }
     }
 
-    /// A second in which every slot had a task.
-    fn observe(&mut self, second: Observed, now: Timestamp) {
+    /// A volunteer is being set up: of it only the tasks that run there already count.
+    fn is_set_up(&self, host: &HostId) -> bool {
+        self.set_up_since.contains_key(host)
+    }
+
+    /// Forgets whose set-up is over.
+    fn finish_set_ups(&mut self, set_up_s: f64, now: Timestamp) {
+        let Self { set_up_since, volunteers, .. } = self;
+        let lasts = |since: Timestamp| now.seconds_since(since) < set_up_s + TRANSIENT_S;
+        set_up_since.retain(|host, since| volunteers.contains_key(host) && lasts(*since));
+    }
+
+    /// Looks at a second: one that says what the cluster can do goes into the points of the I/O model.
+    fn observe(&mut self, second: &Second<'_>, now: Timestamp) {
+        let Some(second) = self.sampler.look(second) else { return };
+        if self.point.is_unlike(&second) {
+            self.point = Observed::default();
+        }
         self.interval.add(second);
         self.point.add(second);
         if self.point.seconds < POINT_S {

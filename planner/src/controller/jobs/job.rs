@@ -373,6 +373,7 @@ impl Job {
         let late_by_stages = matches!(&choice.stages, Some(StageOpinion::Predicted(found)) if !found.meets_goal);
         let meets_goal = choice.chosen.meets_goal && !late_by_stages || in_time;
         self.status.completion_estimate = Some(estimate);
+        let samples = self.cluster_mut().map(Cluster::samples).unwrap_or_default();
         let decision = Decision {
             job: self.status.spec.id.clone(),
             number: self.status.decisions,
@@ -387,12 +388,15 @@ impl Job {
                     WorkerState::Slots(slots) => slots.yields.ratio(),
                     WorkerState::Hosts(_) => None,
                 },
+                Response::Assumed { .. } => None,
                 Response::Curve(_) | Response::Stretched(..) => {
                     let Candidate { potential, predicted, .. } = choice.chosen;
                     (potential > CoreShare::ZERO).then(|| predicted.percent() / potential.percent())
                 }
             },
             io_curve: sizing.response.curve().map(IoCurve::record).unwrap_or_default(),
+            samples,
+            assumed: matches!(sizing.response, Response::Assumed { .. }),
             size_before: sizing.current,
             size: choice.size,
             selection,

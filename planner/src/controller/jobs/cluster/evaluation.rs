@@ -12,7 +12,7 @@ use gleaner_types::job::{JobPhase, PoolShare};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
-use super::{Observed, dedicated_slots};
+use super::dedicated_slots;
 use crate::controller::capacity::Capacity;
 use crate::controller::hosts::Host;
 use crate::controller::interface::{Settings, seconds};
@@ -21,6 +21,7 @@ use crate::controller::jobs::others::Others;
 use crate::controller::jobs::pool::Pool;
 use crate::controller::outputs::Outputs;
 use crate::io_model::IoCurve;
+use crate::sampling::Observed;
 use crate::selection::Offer;
 use crate::sizing::Choice;
 use crate::sizing::input::{ClusterFacts, DedicatedFacts, HostCpu, PowerFacts, SizingInput};
@@ -104,6 +105,7 @@ impl Job {
             sizing: sizing.clone(),
             exploration: &mut cluster.exploration,
             observed: cluster.interval.means(),
+            is_settling: !cluster.set_up_since.is_empty(),
             capacity_of: &capacity_of,
         });
         let choice = sizing.kept_as_wanted(choice, cluster.wanted);
