@@ -327,7 +327,12 @@ impl Job {
     /// What a decision about its size goes by.
     pub(super) fn facts(&self, rate: f64, evaluation_interval_s: f64, now: Timestamp) -> JobFacts {
         let progress = self.status.progress.as_ref();
-        let mean_task_s = progress.and_then(|progress| progress.mean_task_s).unwrap_or(0.0);
+        let finished_s = progress.and_then(|progress| progress.mean_task_s).unwrap_or(0.0);
+        // Those that have finished first are the short ones. By its rate a task takes at least so much CPU.
+        let is_deadline = matches!(self.status.spec.goal, Goal::Deadline { .. });
+        let by_rate_s = progress.filter(|progress| progress.tasks_total > 0 && self.is_on_cluster() && is_deadline);
+        let by_rate_s = by_rate_s.map_or(0.0, |progress| 1.0 / (100.0 * rate * f64::from(progress.tasks_total)));
+        let mean_task_s = if by_rate_s.is_finite() { finished_s.max(by_rate_s) } else { finished_s };
         JobFacts {
             goal: self.status.spec.goal,
             prices: self.status.spec.prices,

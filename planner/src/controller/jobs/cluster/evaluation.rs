@@ -5,7 +5,7 @@
 //! With several jobs each is sized as if all hosts that they share were its own; how many of those it may have is said by
 //! the account of the pool. What it may have and others still use comes to it when they have given it back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::id::HostId;
 use gleaner_types::job::{JobPhase, PoolShare};
@@ -138,6 +138,20 @@ impl Job {
         self.adopt(&input.sizing(), choice, selection, now, outputs);
     }
 
+    /// One free host of each class whose efficiency is not known and of which it has none.
+    fn probes(&self, free: &[Offer], capacity: Capacity<'_>) -> BTreeSet<HostId> {
+        let Some(cluster) = self.cluster() else { return BTreeSet::new() };
+        let class = |id: &HostId| capacity.host(id).map(|host| host.facts().cpu_model.as_str());
+        let mut tried: BTreeSet<&str> = cluster.volunteers.keys().filter_map(class).collect();
+        let mut probes = BTreeSet::new();
+        for Offer { host, .. } in free {
+            if class(host).is_some_and(|class| !cluster.efficiency.is_known(class) && tried.insert(class)) {
+                probes.insert(host.clone());
+            }
+        }
+        probes
+    }
+
     /// What a decision goes by, where these hosts are free beside its own.
     fn cluster_input(
         &self,
@@ -172,6 +186,7 @@ impl Job {
             dedicated: self.dedicated(),
             working: known().filter(|host| host.is_connected()).map(working).collect(),
             used: cluster.volunteers.keys().filter_map(|id| self.offer(id, capacity)).collect(),
+            probes: self.probes(&free, capacity),
             free,
             output: self.output(),
             max_volunteers: spec.max_volunteers,

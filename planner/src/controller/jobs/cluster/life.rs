@@ -62,7 +62,8 @@ impl Job {
         };
         let Some(used) = used.copied() else { return true };
         cluster.efficiency.observe(class, 0.0, used, report.interval_s);
-        self.rate.used(used * cluster.efficiency.of(class), report.interval_s);
+        // What classes were seen to be worth since changes what they did before too.
+        self.rate.used_in_all(cluster.efficiency.productivity_percent_s());
         if !dedicated {
             self.status.harvested_core_s += used.cores() * report.interval_s;
             self.status.idle_core_s += idle_core_s(report);
@@ -157,7 +158,9 @@ impl Job {
             self.next_evaluation = now.after(seconds(1.0)).max(cluster.awaited_until);
             return;
         }
-        cluster.efficiency = Efficiency::relative_to(capacity.classes());
+        if cluster.efficiency == Efficiency::default() {
+            cluster.efficiency = Efficiency::relative_to(capacity.classes());
+        }
         self.begin_profile(period_s, now, outputs);
     }
 
