@@ -19,7 +19,7 @@ pub(super) fn worst(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// The name whose values have the least mean, and that mean.
-pub(super) fn least_mean<'a>(values: &'a BTreeMap<String, Vec<f64>>) -> Option<(&'a str, f64)> {
+pub(super) fn least_mean(values: &BTreeMap<String, Vec<f64>>) -> Option<(&str, f64)> {
     let means = values.iter().map(|(name, values)| (name.as_str(), mean(values)));
     means.min_by(|a, b| a.1.total_cmp(&b.1))
 }
