@@ -107,6 +107,7 @@ impl Job {
             setting_up: progress.workers.is_empty() && !cluster.set_up_since.is_empty(),
             waiting: progress.waiting(),
             running: progress.tasks_running,
+            stages_told: progress.stages.waiting().is_some(),
             workers: &workers,
         };
         cluster.observe(&second, now);
