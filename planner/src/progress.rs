@@ -90,7 +90,7 @@ const LOSS_WEIGHT: f64 = 2.0;
 
 /// Padding of completion estimates against stragglers: how much later the last task ends than all work would be done if it could
 /// be cut at will. RHIC pads with the mean length of a task (§4.4). For a deadline that is too little where lengths differ much or
-/// many tasks run: there it is what the longest of them takes beyond that, by the lengths of finished ones ([`longest_left_s`]).
+/// many tasks run: there it is what the longest of them takes beyond that, by the lengths of finished ones (`longest_left_s`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tail {
     /// Mean length of a task, in seconds.
