@@ -197,7 +197,7 @@ impl Cluster {
     }
 
     /// A volunteer is being set up: of it only the tasks that run there already count.
-    fn is_set_up(&self, host: &HostId) -> bool {
+    fn is_being_set_up(&self, host: &HostId) -> bool {
         self.set_up_since.contains_key(host)
     }
 
