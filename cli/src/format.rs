@@ -453,11 +453,21 @@ pub(crate) fn balance(decision: &BalanceDecision) -> String {
             format!("{:.2}", share.gain),
             percent(share.requested),
             percent(share.granted),
+            share.whole.map_or_else(|| "-".into(), |whole| amount(share.resource, share.granted * whole.value())),
         ]
     };
-    let head = ["TIER", "HOST", "RESOURCE", "LOAD", "PRESENT", "BOUNDS", "GAIN", "REQUESTED", "GRANTED"];
+    let head = ["TIER", "HOST", "RESOURCE", "LOAD", "PRESENT", "BOUNDS", "GAIN", "REQUESTED", "GRANTED", "LIMIT"];
     lines.push(table(&head, &decision.shares.iter().map(row).collect::<Vec<_>>()));
     lines.join("\n")
+}
+
+/// So much of a resource, with the unit of its bounds.
+fn amount(resource: Resource, value: f64) -> String {
+    match resource {
+        Resource::Cpu => format!("{value:.0} % of a core"),
+        Resource::Memory => format!("{value:.0} MiB"),
+        Resource::Disk | Resource::Network => format!("{value:.1} MB/s"),
+    }
 }
 
 /// A moment that is foreseen, to the second: nobody knows it better.

@@ -164,6 +164,12 @@ impl Application {
         &self.model
     }
 
+    /// Takes one of its shares on another scale: what it was until now is `factor` times as much.
+    pub fn rescale(&mut self, index: usize, factor: f64) {
+        self.averages.get_mut(index).into_iter().for_each(|average| *average *= factor);
+        self.model.rescale(index, factor);
+    }
+
     /// Takes a control interval and says what the application asks for in the next.
     pub fn step(&mut self, observation: &Observation) -> Request {
         let loads: Vec<Load> = observation.shares.iter().map(|share| load(share.utilisation)).collect();

@@ -2,7 +2,7 @@
 //! use by reports, a decided grant. Out: what to ask for next, and the record of the decision.
 
 use gleaner_types::application::{
-    ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Reach, ResponseTime, ShareDecision, TierSpec,
+    Amount, ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Reach, ResponseTime, ShareDecision, TierSpec,
 };
 use gleaner_types::event::Event;
 use gleaner_types::id::HostId;
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::balance::application::{Observation, Request};
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
+use crate::controller::interface::DiskCapacities;
 use crate::controller::outputs::Outputs;
 use crate::policy::{Controlling, Policy as _};
 
@@ -33,6 +34,10 @@ pub(super) struct TierShare {
     pub(super) requested: Share,
     /// In force: the last grant.
     pub(super) granted: Share,
+    /// What a share of 1 is, so that a grant is an amount: as of the last decision. `None` before the first, and in a state of
+    /// an older release until the controller resumes.
+    #[serde(default)]
+    pub(super) whole: Option<Amount>,
     /// What more of it brought by the last request that knew: what is held keeps it in arbitration.
     #[serde(default)]
     pub(super) gain: f64,
@@ -50,6 +55,13 @@ pub(super) struct TierShare {
     /// Of them, those for which its tier waited for the CPU as long as it ran.
     #[serde(default)]
     pub(super) waiting_s: f64,
+}
+
+impl TierShare {
+    /// What a share of 1 is, in the unit of bounds.
+    pub(super) fn scale(&self) -> f64 {
+        self.whole.map_or(1.0, Amount::value).max(1e-9)
+    }
 }
 
 /// What was done about a surge in the present control interval.
@@ -108,6 +120,7 @@ impl Managed {
                 resource,
                 requested: whole,
                 granted: whole,
+                whole: None,
                 gain: 0.0,
                 used: (0.0, 0.0),
                 last_used: None,
@@ -160,6 +173,25 @@ impl Managed {
         request
     }
 
+    /// Takes what shares are parts of now: what was learned and what is granted keep their meaning.
+    pub(super) fn rescale(&mut self, hosts: &Hosts, disks: &DiskCapacities) {
+        let tiers = &self.status.spec.tiers;
+        for (index, share) in self.shares.iter_mut().enumerate() {
+            let tier = &tiers[share.tier];
+            if hosts.get(&tier.host).is_none() {
+                continue;
+            }
+            let whole = Amount::of(share.resource, whole(tier, share.resource, hosts, disks));
+            let Some(before) = share.whole.replace(whole).filter(|before| *before != whole) else { continue };
+            let factor = before.value() / whole.value().max(1e-9);
+            self.control.rescale(index, factor);
+            // A smaller host has had as much less of everything in force since it came back.
+            let granted = if share.resource == Resource::Disk { factor } else { factor.min(1.0) };
+            share.granted = Share::clamped(share.granted.part() * granted);
+            share.requested = Share::clamped(share.requested.part() * granted);
+        }
+    }
+
     /// What is booked begins anew.
     pub(super) fn begin_interval(&mut self) {
         self.cache = (0.0, 0.0);
@@ -198,6 +230,28 @@ pub(super) fn bounds_of(tier: &TierSpec, resource: Resource) -> Option<Bounds> {
         Resource::Disk => tier.disk_mb_s,
         Resource::Network => None,
     }
+}
+
+/// What a host has of its CPU or memory, in the unit of bounds. A disk does not say what it can.
+pub(super) fn host_capacity(host: &HostId, resource: Resource, hosts: &Hosts) -> Option<f64> {
+    let facts = hosts.facts(host)?;
+    match resource {
+        Resource::Cpu => Some(f64::from(facts.cores) * 100.0),
+        Resource::Memory => Some(Amount::Memory(facts.memory).value()),
+        Resource::Disk | Resource::Network => None,
+    }
+}
+
+/// What a share of 1 is, in the unit of bounds. Of a disk whose capacity nobody configured that is all that the tier may
+/// have: what others may have there says nothing of it.
+fn whole(tier: &TierSpec, resource: Resource, hosts: &Hosts, disks: &DiskCapacities) -> f64 {
+    let ceiling = bounds_of(tier, resource).map_or(1.0, |bounds| bounds.ceiling);
+    let configured = || disks.of(&tier.host).map(|rate| Amount::Bandwidth(rate).value());
+    let whole = match resource {
+        Resource::Disk => configured(),
+        Resource::Cpu | Resource::Memory | Resource::Network => host_capacity(&tier.host, resource, hosts),
+    };
+    whole.unwrap_or(ceiling).max(1e-9)
 }
 
 /// The host has a lever for the resource.
@@ -266,6 +320,7 @@ pub(super) fn decide(
             gain: request.gains[index],
             requested: request.shares[index].part(),
             granted: granted[index].part(),
+            whole: share.whole,
         });
         share.requested = request.shares[index];
         share.granted = granted[index];

@@ -7,12 +7,16 @@ use gleaner_types::report::{Capability, Offer, WorkloadSample};
 
 use super::*;
 
+mod grants;
+
 /// Services on one host of four cores: each needs so much CPU, in percent of a core, for its target of 100 ms.
 struct Services {
     bench: Bench,
     needs: BTreeMap<&'static str, f64>,
     /// Limits in force.
     limits: BTreeMap<&'static str, f64>,
+    /// Those of disks, in MB/s.
+    disks: BTreeMap<&'static str, f64>,
     /// The volunteer's cap in force.
     volunteer: f64,
     asked: u32,
@@ -51,11 +55,14 @@ fn application(text: &str, ceiling: f64) -> ApplicationSpec {
 impl Services {
     fn new(services: &[(&'static str, f64)], ceiling: f64) -> Self {
         let mut facts = facts(true);
-        facts.offers.push(Offer { capability: Capability::CpuQuota, state: Reading::Value("test".into()) });
+        for capability in [Capability::CpuQuota, Capability::DiskLimit] {
+            facts.offers.push(Offer { capability, state: Reading::Value("test".into()) });
+        }
         let mut own = Self {
             bench: Bench::new(),
             needs: services.iter().copied().collect(),
             limits: BTreeMap::new(),
+            disks: BTreeMap::new(),
             volunteer: 0.0,
             asked: 0,
             events: Vec::new(),
@@ -83,6 +90,7 @@ impl Services {
                             Desired::Limit(limits) => {
                                 let Quota::AtMost(cap) = limits.quota else { panic!("{limits:?}") };
                                 self.limits.insert(service, cap.percent());
+                                self.disks.extend(limits.disk.read.map(|rate| (service, rate.per_sec() / 1e6)));
                             }
                             _ => _ = self.limits.remove(service),
                         }
