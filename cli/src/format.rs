@@ -3,7 +3,7 @@
 
 use gleaner_api::AuditRecord;
 use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
-use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
+use gleaner_types::application::{Amount, ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
 use gleaner_types::job::{Candidate, Goal, JobPhase, JobStatus, PoolShare, ReservedNode, ReservedStage, Workers};
@@ -453,21 +453,15 @@ pub(crate) fn balance(decision: &BalanceDecision) -> String {
             format!("{:.2}", share.gain),
             percent(share.requested),
             percent(share.granted),
-            share.whole.map_or_else(|| "-".into(), |whole| amount(share.resource, share.granted * whole.value())),
+            share.whole.map_or_else(
+                || "-".into(),
+                |whole| Amount::of(share.resource, share.granted * whole.value()).to_string(),
+            ),
         ]
     };
     let head = ["TIER", "HOST", "RESOURCE", "LOAD", "PRESENT", "BOUNDS", "GAIN", "REQUESTED", "GRANTED", "LIMIT"];
     lines.push(table(&head, &decision.shares.iter().map(row).collect::<Vec<_>>()));
     lines.join("\n")
-}
-
-/// So much of a resource, with the unit of its bounds.
-fn amount(resource: Resource, value: f64) -> String {
-    match resource {
-        Resource::Cpu => format!("{value:.0} % of a core"),
-        Resource::Memory => format!("{value:.0} MiB"),
-        Resource::Disk | Resource::Network => format!("{value:.1} MB/s"),
-    }
 }
 
 /// A moment that is foreseen, to the second: nobody knows it better.

@@ -3,6 +3,7 @@
 //! aggregator reads descriptions, the controller decides, and `gleaner app` and `gleaner explain` show it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -265,6 +266,16 @@ impl Amount {
     }
 }
 
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu(cpu) => write!(f, "{:.0} % of a core", cpu.percent()),
+            Self::Memory(_) => write!(f, "{:.0} MiB", self.value()),
+            Self::Bandwidth(_) => write!(f, "{:.1} MB/s", self.value()),
+        }
+    }
+}
+
 const MIB: f64 = 1_048_576.0;
 const MB: f64 = 1e6;
 
@@ -332,6 +343,9 @@ pub struct BalanceDecision {
     pub part: f64,
     /// Its shares.
     pub shares: Vec<ShareDecision>,
+    /// More of its CPU and disk has changed nothing: its bottleneck is elsewhere, and they are given back.
+    #[serde(default)]
+    pub elsewhere: bool,
     /// The decision in a sentence.
     pub reason: String,
 }

@@ -595,6 +595,16 @@ pub enum Event {
         /// What its source said.
         response: ResponseTime,
     },
+    /// More of an application's shares changed nothing of its response time: its bottleneck is none of them. They were given
+    /// back, down to what it uses.
+    BottleneckElsewhere {
+        /// The application.
+        application: ApplicationId,
+        /// Mean response time, in milliseconds.
+        mean_ms: f64,
+        /// The target.
+        target_ms: f64,
+    },
 }
 
 /// A line of an event log cannot be parsed.

@@ -5,6 +5,7 @@
 use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
+use super::elsewhere::{Elsewhere, GiveBack};
 use super::model::{Kind, Model, Orders, Prediction, Sample};
 use super::mpc::{Reach, Variable, balance};
 use super::scaler::{Load, bounds, error, least, load};
@@ -109,6 +110,9 @@ pub struct Request {
     pub bounds: Vec<(Share, Share)>,
     /// The model behind it.
     pub model: Option<Prediction>,
+    /// What became of shares that change nothing.
+    #[serde(default)]
+    pub give_back: GiveBack,
 }
 
 impl Request {
@@ -124,6 +128,7 @@ impl Request {
             loads: observation.shares.iter().map(|share| load(share.utilisation)).collect(),
             bounds: observation.shares.iter().map(|share| (share.floor, share.ceiling)).collect(),
             model: None,
+            give_back: GiveBack::None,
         }
     }
 }
@@ -143,6 +148,9 @@ pub struct Application {
     /// The target that the model's samples were measured against, in milliseconds; 0 before the first.
     #[serde(default)]
     target_ms: f64,
+    /// Whether its bottleneck is one of its shares.
+    #[serde(default)]
+    elsewhere: Elsewhere,
 }
 
 impl Application {
@@ -155,6 +163,7 @@ impl Application {
             averages: Vec::new(),
             intervals: 0,
             target_ms: 0.0,
+            elsewhere: Elsewhere::default(),
         }
     }
 
@@ -168,10 +177,18 @@ impl Application {
     pub fn rescale(&mut self, index: usize, factor: f64) {
         self.averages.get_mut(index).into_iter().for_each(|average| *average *= factor);
         self.model.rescale(index, factor);
+        self.elsewhere.rescale(index, factor);
     }
 
     /// Takes a control interval and says what the application asks for in the next.
     pub fn step(&mut self, observation: &Observation) -> Request {
+        let mut request = self.balanced(observation);
+        self.elsewhere.judge(observation, &mut request);
+        request
+    }
+
+    /// What the balancer asks for.
+    fn balanced(&mut self, observation: &Observation) -> Request {
         let loads: Vec<Load> = observation.shares.iter().map(|share| load(share.utilisation)).collect();
         let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite() && observation.target_ms > 0.0;
         let Some(mean_ms) = observation.mean_ms.filter(known) else { return hold(observation) };
@@ -235,6 +252,7 @@ impl Application {
             loads,
             bounds: bounds_of_all,
             model: Some(model),
+            give_back: GiveBack::None,
         }
     }
 
@@ -281,6 +299,7 @@ pub fn hold(observation: &Observation) -> Request {
         loads: observation.shares.iter().map(|share| load(share.utilisation)).collect(),
         bounds,
         model: None,
+        give_back: GiveBack::None,
     }
 }
 

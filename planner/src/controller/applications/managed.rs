@@ -13,6 +13,8 @@ use gleaner_types::units::{BytesPerSec, CoreShare};
 use serde::{Deserialize, Serialize};
 
 use crate::balance::application::{Observation, Request};
+use crate::balance::elsewhere::GiveBack;
+use crate::balance::scaler::MISSED;
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
 use crate::controller::interface::DiskCapacities;
@@ -21,8 +23,7 @@ use crate::policy::{Controlling, Policy as _};
 
 /// Change of a share, in parts of the host, from which an event tells of it. Chosen.
 pub(super) const REPORTED_CHANGE: f64 = 0.01;
-/// Error from which a target counts as missed, and intervals in a row after which that is told. Chosen.
-const MISSED: f64 = 0.1;
+/// Intervals in a row after which a missed target is told. Chosen.
 const MISSED_INTERVALS: u32 = 3;
 
 /// One share of an application: a tier and a resource of it.
@@ -339,6 +340,7 @@ pub(super) fn decide(
         neighbour: request.model.as_ref().is_some_and(|model| model.neighbour),
         part: contention.part,
         shares,
+        elsewhere: request.give_back == GiveBack::Given,
         reason: reason(request, contention, &response, spec.target_ms),
         response,
     };
@@ -355,6 +357,12 @@ pub(super) fn decide(
         }
         managed.status.missed = 0;
     }
+    let was_elsewhere = managed.status.decision.as_ref().is_some_and(|before| before.elsewhere);
+    if decision.elsewhere && !was_elsewhere {
+        let mean_ms = decision.response.mean_ms().unwrap_or_default();
+        let (application, target_ms) = (spec.name.clone(), spec.target_ms);
+        outputs.event(Event::BottleneckElsewhere { application, mean_ms, target_ms });
+    }
     if news {
         outputs.event(Event::SharesMoved { decision: decision.clone() });
     }
@@ -368,6 +376,11 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
     } else {
         String::new()
     };
+    let back = match request.give_back {
+        GiveBack::None => "",
+        GiveBack::Given => "; more CPU and disk changes nothing, its bottleneck is elsewhere: they are given back",
+        GiveBack::Restored => "; what was given back is restored",
+    };
     if request.error.is_none() {
         let why = match response {
             ResponseTime::Mean { .. } => "what was seen cannot be used".to_owned(),
@@ -379,7 +392,7 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
         };
         let grows = request.bounds.iter().any(|(present, most)| most > present);
         let held = if grows { "what is used up grows and all else is held" } else { "every share is held" };
-        return format!("{held}: {why}{floors}");
+        return format!("{held}: {why}{back}{floors}");
     }
     let mean_ms = response.mean_ms().unwrap_or_default();
     let beyond = mean_ms / target_ms - 1.0;
@@ -395,7 +408,7 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
         String::new()
     };
     format!(
-        "{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {side} target{reach}{cut}{floors}",
+        "{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {side} target{back}{reach}{cut}{floors}",
         beyond.abs() * 100.0
     )
 }

@@ -7,6 +7,7 @@ use gleaner_types::report::{Capability, Offer, WorkloadSample};
 
 use super::*;
 
+mod elsewhere;
 mod grants;
 
 /// Services on one host of four cores: each needs so much CPU, in percent of a core, for its target of 100 ms.
@@ -25,6 +26,8 @@ struct Services {
     silent: bool,
     /// What sources say instead of a mean.
     answer: Option<ResponseTime>,
+    /// What a lock adds to every response, in milliseconds.
+    lock_ms: f64,
     /// How long services wait for the CPU, over the time that they run.
     wait: f64,
     /// A mean is pushed at so many seconds' distance, and told once: when it was told last.
@@ -68,6 +71,7 @@ impl Services {
             events: Vec::new(),
             silent: false,
             answer: None,
+            lock_ms: 0.0,
             wait: 0.0,
             pushed: None,
         };
@@ -119,7 +123,7 @@ impl Services {
 
     /// Reciprocal in the share that is in force.
     fn mean_ms(&self, service: &str) -> f64 {
-        100.0 * self.needs[service] / self.limits.get(service).copied().unwrap_or(400.0)
+        self.lock_ms + 100.0 * self.needs[service] / self.limits.get(service).copied().unwrap_or(400.0)
     }
 
     fn seconds(&mut self, seconds: u32) {
