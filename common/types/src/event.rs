@@ -595,8 +595,8 @@ pub enum Event {
         /// What its source said.
         response: ResponseTime,
     },
-    /// More of an application's shares changed nothing of its response time: its bottleneck is none of them. They were given
-    /// back, down to what it uses.
+    /// More of an application's CPU and disk changed nothing of its response time: its bottleneck is elsewhere. They are given
+    /// back step by step.
     BottleneckElsewhere {
         /// The application.
         application: ApplicationId,
