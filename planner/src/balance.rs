@@ -17,6 +17,7 @@ pub mod elsewhere;
 pub mod least_squares;
 pub mod model;
 pub mod mpc;
+pub mod request;
 pub mod scaler;
 pub mod surge;
 

@@ -2,11 +2,12 @@
 //! takes what was seen and says what shares the application asks for, and why.
 //! In: an [`Observation`]. Out: a [`Request`]. Called by [`crate::policy`] once a control interval.
 
-use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
-use super::elsewhere::{Elsewhere, GiveBack};
-use super::model::{Kind, Model, Orders, Prediction, Sample};
+pub use super::request::{GiveBack, Observation, ObservedShare, Request};
+
+use super::elsewhere::Elsewhere;
+use super::model::{Kind, Model, Orders, Sample};
 use super::mpc::{Reach, Variable, balance};
 use super::scaler::{Load, bounds, error, least, load};
 use super::{Norm, NormalShare, Resource, Share};
@@ -46,90 +47,6 @@ impl Default for Settings {
     /// As §4.6.3, with probing.
     fn default() -> Self {
         Self { stability: 4.0, model: Kind::Gray, orders: Orders::default(), probe: PROBE }
-    }
-}
-
-/// One share of an application in the last control interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ObservedShare {
-    /// Of what.
-    pub resource: Resource,
-    /// The share in force: v.
-    pub share: Share,
-    /// The part of it that was used; `None` if that cannot be measured.
-    #[serde(default)]
-    pub utilisation: Option<Fraction>,
-    /// Never less: m_r.
-    #[serde(default)]
-    pub floor: Share,
-    /// Never more.
-    #[serde(default = "whole")]
-    pub ceiling: Share,
-}
-
-const fn whole() -> Share {
-    Share::clamped(1.0)
-}
-
-/// What was seen of an application.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Observation {
-    /// Target of the mean response time, in milliseconds.
-    pub target_ms: f64,
-    /// Mean response time; `None` holds every share where it is, but for those that are used up.
-    #[serde(default)]
-    pub mean_ms: Option<f64>,
-    /// Intervals in a row without a response time before this one: with any, it follows a gap.
-    #[serde(default)]
-    pub unanswered: u32,
-    /// Miss rate of the last level cache, where counters tell.
-    #[serde(default)]
-    pub miss_rate: Option<Fraction>,
-    /// Its shares, always the same ones in the same order.
-    pub shares: Vec<ObservedShare>,
-}
-
-/// What an application asks for, and why.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Request {
-    /// w, one for each share seen.
-    pub shares: Vec<Share>,
-    /// ∂ȳ/∂w: performance that a whole host of each would bring.
-    pub gains: Vec<f64>,
-    /// e: negative is faster than the target. `None` when the response time is not known.
-    pub error: Option<f64>,
-    /// ȳ to expect with these shares.
-    pub predicted: Option<f64>,
-    /// Whether the target is within the bounds.
-    pub reach: Option<Reach>,
-    /// How loaded each share was.
-    pub loads: Vec<Load>,
-    /// How far each could move: parts of the host.
-    pub bounds: Vec<(Share, Share)>,
-    /// The model behind it.
-    pub model: Option<Prediction>,
-    /// What became of shares that change nothing.
-    #[serde(default)]
-    pub give_back: GiveBack,
-}
-
-impl Request {
-    /// What a policy without a model of the application asks for: it may go anywhere between floors and ceilings.
-    #[must_use]
-    pub fn without_model(observation: &Observation, shares: Vec<Share>, gains: Vec<f64>) -> Self {
-        Self {
-            shares,
-            gains,
-            error: observation.mean_ms.map(|mean_ms| error(observation.target_ms, mean_ms)),
-            predicted: None,
-            reach: None,
-            loads: observation.shares.iter().map(|share| load(share.utilisation)).collect(),
-            bounds: observation.shares.iter().map(|share| (share.floor, share.ceiling)).collect(),
-            model: None,
-            give_back: GiveBack::None,
-        }
     }
 }
 
@@ -311,6 +228,8 @@ fn condition(loads: &[Load]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use gleaner_types::units::Fraction;
+
     use super::*;
 
     fn share(resource: Resource, share: f64, used: f64) -> ObservedShare {

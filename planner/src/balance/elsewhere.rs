@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::application::{Observation, ObservedShare, Request};
+use super::request::{GiveBack, Observation, ObservedShare, Request};
 use super::scaler::{Load, MISSED, UNDER_LOAD, error, load};
 use super::{Resource, Share};
 
@@ -31,24 +31,11 @@ const PAUSE: u32 = 40;
 const DOUBLED_MOST: u32 = 4;
 /// Intervals after which more is tried again: whether it helps by now. Chosen: an hour of control intervals.
 const UNTIL_NEXT: u32 = 120;
-/// Part by which a share in force differs from what was asked, from which another hand has moved it: relief of a surge, a cut
-/// by contention, an operator. Chosen: rounding is less.
+/// Part by which a share in force is larger than what was asked, from which something else has raised it, such as relief of a
+/// surge. Chosen: rounding is less. One that contention has cut is smaller.
 const MOVED: f64 = 0.01;
 /// Part of its ceiling from which a share is at it.
 const AT_CEILING: f64 = 0.99;
-
-/// What became of shares that change nothing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GiveBack {
-    /// None are given back.
-    #[default]
-    None,
-    /// Some are: the bottleneck is elsewhere.
-    Given,
-    /// Those that were are asked for again.
-    Restored,
-}
 
 /// What is known of an application's bottleneck.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -78,8 +65,9 @@ struct Given {
     target_ms: f64,
     /// Mean response time of the intervals before.
     mean_ms: f64,
-    /// All shares when it began.
+    /// All shares when it began, and what was used of each in the mean of the intervals before.
     began: Vec<f64>,
+    used: Vec<f64>,
     /// What those that are given back were, `None` for the others.
     from: Vec<Option<f64>>,
     /// What was asked for last.
@@ -91,6 +79,10 @@ impl Elsewhere {
     /// Takes a control interval and what is asked for because of it, and lowers what changes nothing.
     pub fn judge(&mut self, observed: &Observation, request: &mut Request) {
         self.pause = self.pause.saturating_sub(1);
+        if observed.mean_ms.is_none() && observed.shares.iter().any(|own| own.utilisation.is_none()) {
+            // A tier may be out of sight, and then nothing is moved. The interval after it follows a gap.
+            return;
+        }
         // What it is like after a gap is not known.
         let mean_ms = observed.mean_ms.filter(|_| request.error.is_some() && observed.unanswered == 0);
         let used = observed.shares.iter().map(|own| own.utilisation.map(|used| used.value() * own.share.part()));
@@ -109,7 +101,7 @@ impl Elsewhere {
     pub fn rescale(&mut self, index: usize, factor: f64) {
         self.missed.clear();
         let Some(given) = &mut self.given else { return };
-        let all = [given.began.get_mut(index), given.asked.get_mut(index)];
+        let all = [given.began.get_mut(index), given.used.get_mut(index), given.asked.get_mut(index)];
         let from = given.from.get_mut(index).and_then(Option::as_mut);
         all.into_iter().flatten().chain(from).for_each(|share| *share *= factor);
     }
@@ -139,11 +131,11 @@ impl Elsewhere {
             let changes_nothing = has_grown(own, first[index]) && self.is_used_as_much(index);
             changes_nothing.then_some(shares[index])
         });
-        let mean_ms = self.missed.iter().map(|seen| seen.mean_ms).sum::<f64>() / INTERVALS as f64;
         let given = Given {
             target_ms: observed.target_ms,
-            mean_ms,
+            mean_ms: self.mean(|seen| seen.mean_ms),
             from: from.collect(),
+            used: (0..shares.len()).map(|index| self.mean(|seen| seen.used[index])).collect(),
             began: shares,
             asked: Vec::new(),
             intervals: 0,
@@ -161,7 +153,7 @@ impl Elsewhere {
     fn go_on(&mut self, mut given: Given, seen: &Seen, observed: &Observation, request: &mut Request) {
         let is_same = given.asked.len() == seen.shares.len()
             && given.target_ms.total_cmp(&seen.target_ms).is_eq()
-            && given.asked.iter().zip(&seen.shares).all(|(asked, share)| (share - asked).abs() <= MOVED * asked);
+            && given.asked.iter().zip(&seen.shares).all(|(asked, share)| share - asked <= MOVED * asked);
         let needs_more = |(own, from): (&ObservedShare, &Option<f64>)| {
             let used = own.utilisation.map_or(0.0, |used| used.value() * own.share.part());
             let most = from.map_or(f64::INFINITY, |from| UNDER_LOAD * from);
@@ -189,7 +181,8 @@ impl Elsewhere {
         }
         for (index, own) in observed.shares.iter().enumerate() {
             // What the controller has raised meanwhile has changed nothing either.
-            if given.from[index].is_none() && has_grown(own, given.began[index]) {
+            let is_used_as_much = seen.used[index] <= USED_AS_MUCH * given.used[index];
+            if given.from[index].is_none() && is_used_as_much && has_grown(own, given.began[index]) {
                 given.from[index] = Some(own.share.part());
             }
         }
@@ -232,6 +225,10 @@ impl Elsewhere {
     /// A share is used no more in the later half than in the earlier: the load is not why more of it does not help.
     fn is_used_as_much(&self, index: usize) -> bool {
         self.ratio(|seen| seen.used[index]) <= USED_AS_MUCH
+    }
+
+    fn mean(&self, value: impl Fn(&Seen) -> f64) -> f64 {
+        self.missed.iter().map(value).sum::<f64>() / self.missed.len().max(1) as f64
     }
 
     fn ratio(&self, value: impl Fn(&Seen) -> f64) -> f64 {

@@ -10,6 +10,7 @@
 //! something without a target uses says nothing of what it needs; the kernel shares between them as without Gleaner.
 
 mod control;
+mod limited;
 mod managed;
 mod surge;
 
@@ -28,7 +29,7 @@ use super::hosts::Hosts;
 use super::interface::{Settings, seconds};
 use super::outputs::Outputs;
 use super::unusable::Contended;
-use control::{in_force, is_used_up};
+use limited::{in_force, is_used_up};
 use managed::{Managed, Surge, bounds_of, movable};
 
 /// How long before a control interval ends its response times are asked for, in seconds. Chosen: longer than a source

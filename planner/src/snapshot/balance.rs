@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::problems::Problems;
 use crate::balance::application::{Application, Observation, ObservedShare, Request, Settings};
 use crate::balance::arbitration::{Contended as ContendedPlace, Demand, Grants, arbitrate};
-use crate::balance::elsewhere::GiveBack;
 use crate::balance::model::Kind;
 use crate::balance::mpc::Reach;
+use crate::balance::request::GiveBack;
 use crate::balance::scaler::Load;
 use crate::balance::{Resource, Share};
 

@@ -168,7 +168,6 @@ fn any_doubt_restores_what_was_given_back() {
         ("intervals are missing, or the controller was away", Observation { unanswered: 1, ..seen.clone() }),
         ("its target was changed", Observation { target_ms: 90.0, ..seen.clone() }),
         ("a surge was relieved", cpu(180.0, 0.7, 0.1)),
-        ("contention has cut it", cpu(180.0, 0.5, 0.1)),
     ];
     for (why, doubt) in doubts {
         let mut own = giving_back();
@@ -180,6 +179,47 @@ fn any_doubt_restores_what_was_given_back() {
         // It begins with nothing known.
         let next = judge(&mut own, &cpu(180.0, first(&request), 0.1));
         assert_eq!(next.give_back, GiveBack::None, "{why}");
+    }
+}
+
+/// Others need what it gives back: it goes on from what contention left it.
+#[test]
+fn a_cut_by_contention_is_no_doubt() {
+    let request = after(&mut giving_back(), &[(180.0, 0.5, 0.1)]);
+    assert_eq!(request.give_back, GiveBack::Given);
+    assert!((first(&request) - 0.45).abs() < 1e-9, "{request:?}");
+}
+
+/// Where nothing is seen of a tier nothing is moved, and what was given back is restored when it is seen again.
+#[test]
+fn with_a_tier_out_of_sight_nothing_is_moved() {
+    let mut own = giving_back();
+    let mut away = Observation { mean_ms: None, ..cpu(180.0, 0.54, 0.1) };
+    away.shares[0].utilisation = None;
+    let mut request = Request::without_model(&away, vec![Share::clamped(0.54)], vec![0.0]);
+    own.judge(&away, &mut request);
+    assert_eq!((request.give_back, first(&request)), (GiveBack::None, 0.54));
+    let request = judge(&mut own, &Observation { unanswered: 1, ..cpu(180.0, 0.54, 0.1) });
+    assert_eq!((request.give_back, first(&request)), (GiveBack::Restored, 0.6));
+}
+
+/// A disk at its ceiling that is used more and more when a CPU share begins to be given back.
+#[test]
+fn a_share_that_is_used_more_is_not_given_back() {
+    let mut own = Elsewhere::default();
+    let mut seen = |interval: u32, cpu: f64| {
+        let disk = share(Resource::Disk, 0.8, 0.1 + 0.02 * f64::from(interval));
+        judge(&mut own, &observation(180.0, vec![share(Resource::Cpu, cpu, 0.1), disk]))
+    };
+    for (interval, (_, cpu, _)) in (0..).zip(&GROWING) {
+        seen(interval, *cpu);
+    }
+    let mut part = 0.54;
+    for interval in 6..12 {
+        let request = seen(interval, part);
+        assert_eq!(request.give_back, GiveBack::Given);
+        assert!(request.shares[1].part() >= 0.8, "{request:?}");
+        part = first(&request);
     }
 }
 

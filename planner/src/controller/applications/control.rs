@@ -4,29 +4,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gleaner_types::application::{Amount, Bounds, Load, ResponseTime, TierSpec};
+use gleaner_types::application::{Amount, Bounds, ResponseTime, TierSpec};
 use gleaner_types::event::Event;
 use gleaner_types::id::{ApplicationId, HostId};
 use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Fraction};
 
+use super::limited::{in_force, used_of};
 use super::managed::{Contention, Managed, TierShare, bounds_of, decide, host_capacity, movable};
 use super::{Applications, Reserved};
 use crate::balance::application::{Observation, ObservedShare, Request};
 use crate::balance::arbitration::{Demand, arbitrate};
-use crate::balance::scaler::{OVERLOAD, load};
+use crate::balance::scaler::OVERLOAD;
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
 use crate::controller::interface::Settings;
 use crate::controller::outputs::Outputs;
-
-/// Time that a tier waits for the CPU over the time that it runs, from which its share counts as used up while no response
-/// time is known. Chosen: as long as it runs. The limit makes it wait more often than it runs, though it may be used to
-/// less than nine tenths over an interval.
-const WAITS: f64 = 1.0;
-/// Part of a share below which waiting for the CPU is the neighbours' doing and not the limit's. Chosen.
-const LEAST_USED: f64 = 0.5;
 
 impl Applications {
     /// Releases applications whose sources have had no answer for too long to their ceilings, and takes those back that have
@@ -284,30 +278,6 @@ impl Applications {
     }
 }
 
-/// What a tier is limited to now, in the unit of its bounds, whatever else is applied or removed. Before the first decision
-/// nothing is limited, and what is released has its ceilings. A host that comes back smaller has as much less of everything
-/// until the next decision; one that comes back larger changes nothing.
-pub(super) fn in_force(managed: &Managed, own: &TierShare, hosts: &Hosts) -> f64 {
-    let tier = &managed.status.spec.tiers[own.tier];
-    let present = host_capacity(&tier.host, own.resource, hosts).unwrap_or(f64::INFINITY);
-    let ceiling = bounds_of(tier, own.resource).map_or(present, |bounds| bounds.ceiling).min(present);
-    if !managed.is_limited() {
-        return ceiling;
-    }
-    let recorded = own.whole.map_or(f64::INFINITY, Amount::value);
-    let whole = recorded.min(present);
-    if whole.is_finite() { (own.granted.part() * whole).min(ceiling) } else { ceiling }
-}
-
-/// A share of the CPU or the disk is used up in the control interval until now.
-pub(super) fn is_used_up(managed: &Managed, hosts: &Hosts) -> bool {
-    let is_used_up = |own: &TierShare| {
-        let used = used_of(own.used, own.waited, in_force(managed, own, hosts), true).map(Fraction::clamped);
-        own.resource != Resource::Memory && load(used) == Load::Over
-    };
-    managed.shares.iter().any(is_used_up)
-}
-
 /// What arbitration may grant of a resource of a host, as a part of the whole. A disk whose capacity nobody configured is not
 /// divided: the kernel shares it. Floors of a disk are kept even where they add up to more than its configured capacity.
 fn capacity(demands: &[Demand], host: usize, resource: Resource, has_capacity: bool) -> f64 {
@@ -337,11 +307,4 @@ fn lend_to_idle(demands: &[Demand], asked_for: &[Share], shares: &mut [Share]) {
             *share = Share::clamped(share.part() + beyond * ((1.0 - granted) / all).clamp(0.0, 1.0));
         }
     }
-}
-
-/// The part that was used of a share of so much, in the unit of its bounds, by use over some seconds and the wait for the
-/// CPU. `waiting` counts a CPU share as used up where its tier waits for the CPU as long as it runs.
-pub(super) fn used_of((used, seconds): (f64, f64), waited: f64, amount: f64, waiting: bool) -> Option<f64> {
-    let waits = waiting && used > 0.0 && waited >= WAITS * used && used / seconds >= LEAST_USED * amount;
-    (seconds > 0.0).then(|| if waits { 1.0 } else { used / seconds / amount.max(1e-9) })
 }

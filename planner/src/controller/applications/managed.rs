@@ -13,7 +13,7 @@ use gleaner_types::units::{BytesPerSec, CoreShare};
 use serde::{Deserialize, Serialize};
 
 use crate::balance::application::{Observation, Request};
-use crate::balance::elsewhere::GiveBack;
+use crate::balance::request::GiveBack;
 use crate::balance::scaler::MISSED;
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;

@@ -10,7 +10,7 @@ use gleaner_types::id::{ApplicationId, HostId};
 use gleaner_types::report::HostReport;
 
 use super::Applications;
-use super::control::{in_force, used_of};
+use super::limited::{in_force, used_of};
 use super::managed::{Managed, REPORTED_CHANGE, TierShare, bounds_of, movable};
 use crate::balance::surge::{SLOW, STRAINED_S, is_strained, raised};
 use crate::balance::{Resource, Share};
