@@ -49,6 +49,8 @@ fn tree(root: &Path, workloads: u32) {
         write(root, &format!("{group}/cpu.stat"), "usage_usec 123456\nuser_usec 1\nsystem_usec 1\n");
         write(root, &format!("{group}/cpu.pressure"), "some avg10=0.00 avg60=0.00 avg300=0.00 total=55\n");
         write(root, &format!("{group}/memory.current"), "123456\n");
+        let before: String = (0..20).map(|key| format!("key_{key} 123456789\n")).collect();
+        write(root, &format!("{group}/memory.stat"), &format!("{before}inactive_file 23456\nactive_file 1\n"));
         write(root, &format!("{group}/io.stat"), "8:0 rbytes=1 wbytes=1 rios=1 wios=1 dbytes=0 dios=0\n");
     }
 }

@@ -504,7 +504,8 @@ pub(crate) fn memory_states(observation: &Observation) -> BTreeMap<WorkloadId, M
     let of_machine = observation.machine.memory_pressure.value().copied();
     let state = |workload: &WorkloadSample| {
         let pressure = workload.memory_pressure.value().copied().or(of_machine);
-        Some((workload.id.clone(), MemoryState { used: *workload.memory.value()?, pressure }))
+        let used = observation.charged.get(&workload.id).or(workload.memory.value());
+        Some((workload.id.clone(), MemoryState { used: *used?, pressure }))
     };
     observation.workloads.iter().filter_map(state).collect()
 }

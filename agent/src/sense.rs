@@ -88,6 +88,8 @@ pub struct Observation {
     pub machine: MachineSample,
     /// The foreground's workloads, by id.
     pub workloads: Vec<WorkloadSample>,
+    /// All that counts towards a limit on the memory of a cgroup; `memory` of its sample is its working set.
+    pub charged: BTreeMap<WorkloadId, Bytes>,
     /// CPU of the volunteer.
     pub volunteer_cpu: Reading<CoreShare>,
     /// Memory of the volunteer.
@@ -235,6 +237,7 @@ impl Sensor {
             interval_s,
             machine,
             workloads,
+            charged: self.charged(),
             volunteer_cpu,
             volunteer_memory,
             volunteer_processes,
@@ -242,6 +245,13 @@ impl Sensor {
         };
         self.last = Some(observation.clone());
         observation
+    }
+
+    fn charged(&self) -> BTreeMap<WorkloadId, Bytes> {
+        let one = |followed: &Followed| {
+            Some((followed.found.id.clone(), *followed.previous.as_ref()?.charged.value()?))
+        };
+        self.followed.values().filter_map(one).collect()
     }
 
     /// Nothing in particular is foreground, so everything that is not the volunteer is.

@@ -1,5 +1,5 @@
-//! What a cgroup used. In: version 1 `cpuacct`, `memory`, `blkio`; version 2 `cpu.stat`, `memory.current`, `io.stat`,
-//! `cpu.pressure`. Out: raw counters. Called by the sensor, and by the reader of the volunteer.
+//! What a cgroup used. In: version 1 `cpuacct`, `memory`, `blkio`; version 2 `cpu.stat`, `memory.current`, `memory.stat`,
+//! `io.stat`, `cpu.pressure`. Out: raw counters. Called by the sensor, and by the reader of the volunteer.
 
 use std::path::Path;
 
@@ -21,8 +21,34 @@ pub(crate) struct CgroupReader {
 
 #[derive(Debug)]
 enum Files {
-    V1 { cpu: Option<KeptFile>, memory: Option<KeptFile>, disk: Option<[KeptFile; 2]> },
-    V2 { cpu: KeptFile, pressure: [KeptFile; 2], memory: KeptFile, disk: KeptFile, block_devices: std::path::PathBuf },
+    V1 { cpu: Option<KeptFile>, memory: Option<Memory>, disk: Option<[KeptFile; 2]> },
+    V2 { cpu: KeptFile, pressure: [KeptFile; 2], memory: Memory, disk: KeptFile, block_devices: std::path::PathBuf },
+}
+
+/// What is charged to a cgroup, and of what that consists.
+#[derive(Debug)]
+struct Memory {
+    charged: KeptFile,
+    stat: KeptFile,
+    /// Key of the pages of files that were not used again of late, of all cgroups below it too.
+    inactive_file: &'static [u8],
+}
+
+impl Memory {
+    /// The working set, and all that is charged. The working set is what is left without pages of files that were not used again
+    /// of late: the kernel takes those back first and at no cost, and they fill whatever memory there is. Where the kernel does
+    /// not tell them apart, all counts.
+    fn read(&mut self, buffer: &mut Vec<u8>) -> [Reading<Bytes>; 2] {
+        let charged = single(Some(&mut self.charged), "memory", buffer);
+        let inactive = self.stat.read(buffer).ok().and_then(|stat| parse_memory_stat(stat, self.inactive_file));
+        let working_set = charged.clone().map(|all| Bytes(all.saturating_sub(inactive.unwrap_or(0))));
+        [working_set, charged.map(Bytes)]
+    }
+}
+
+/// A line `KEY NUMBER` of `memory.stat`.
+pub(crate) fn parse_memory_stat(bytes: &[u8], key: &[u8]) -> Option<u64> {
+    lines(bytes).find_map(|line| number(line.strip_prefix(key)?.strip_prefix(b" ")?.trim_ascii()))
 }
 
 /// `cpu.stat` of version 2.
@@ -136,15 +162,22 @@ impl Files {
                 [Some(bytes), Some(operations)] => Some([bytes, operations]),
                 _ => None,
             };
-            let (cpu, memory) = (file("cpuacct", "cpuacct.usage"), file("memory", "memory.usage_in_bytes"));
-            Self::V1 { cpu, memory, disk }
+            let memory = match [file("memory", "memory.usage_in_bytes"), file("memory", "memory.stat")] {
+                [Some(charged), Some(stat)] => Some(Memory { charged, stat, inactive_file: b"total_inactive_file" }),
+                _ => None,
+            };
+            Self::V1 { cpu: file("cpuacct", "cpuacct.usage"), memory, disk }
         } else {
             let group = hierarchies.v2.clone().unwrap_or_default().join(path);
             let file = |name: &str| KeptFile::new(group.join(name));
             Self::V2 {
                 cpu: file("cpu.stat"),
                 pressure: [file("cpu.pressure"), file("memory.pressure")],
-                memory: file("memory.current"),
+                memory: Memory {
+                    charged: file("memory.current"),
+                    stat: file("memory.stat"),
+                    inactive_file: b"inactive_file",
+                },
                 disk: file("io.stat"),
                 block_devices: sys.join("dev/block"),
             }
@@ -157,7 +190,12 @@ impl Files {
             Self::V1 { cpu, memory, disk } => {
                 raw.cpu_ns = single(cpu.as_mut(), "cpuacct", buffer);
                 raw.wait_ns = Reading::because(Reason::WaitNotByCgroups);
-                raw.memory = single(memory.as_mut(), "memory", buffer).map(Bytes);
+                [raw.memory, raw.charged] = match memory {
+                    Some(memory) => memory.read(buffer),
+                    None => {
+                        std::array::from_fn(|_| Reading::because(Reason::NoHierarchy { controller: "memory".into() }))
+                    }
+                };
                 match disk {
                     Some([bytes, operations]) => {
                         let moved: Reading<(u64, u64)> = bytes.read(buffer).and_then(parse_blkio).into();
@@ -177,7 +215,7 @@ impl Files {
                 let [of_cpu, of_memory] = pressure;
                 raw.wait_ns = of_cpu.read(buffer).and_then(parse_pressure_total).into();
                 raw.memory_pressure = of_memory.read(buffer).and_then(parse_pressure).into();
-                raw.memory = single(Some(memory), "memory", buffer).map(Bytes);
+                [raw.memory, raw.charged] = memory.read(buffer);
                 let at_the_bottom = |device: &str| {
                     let below = block_devices.join(device).join("slaves");
                     std::fs::read_dir(below).map_or(true, |mut entries| entries.next().is_none())
@@ -219,6 +257,29 @@ mod tests {
     }
 
     #[test]
+    fn the_working_set_is_without_pages_that_were_not_used_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let mut memory = Memory {
+            charged: KeptFile::new(folder.path().join("memory.current")),
+            stat: KeptFile::new(folder.path().join("memory.stat")),
+            inactive_file: b"inactive_file",
+        };
+        let mut read = || memory.read(&mut Vec::new()).map(|reading| reading.value().copied());
+        assert_eq!(read(), [None, None]);
+        // Without their breakdown all of it counts.
+        write("memory.current", "1000\n");
+        assert_eq!(read(), [Some(Bytes(1000)); 2]);
+        write("memory.stat", "anon 300\nfile 700\nworkingset_inactive_file 5\ninactive_file 600\nactive_file 100\n");
+        assert_eq!(read(), [Some(Bytes(400)), Some(Bytes(1000))]);
+        // The two are not read at once.
+        write("memory.stat", "inactive_file 2000\n");
+        assert_eq!(read(), [Some(Bytes(0)), Some(Bytes(1000))]);
+        write("memory.stat", "inactive_file many\n");
+        assert_eq!(read(), [Some(Bytes(1000)); 2]);
+    }
+
+    #[test]
     fn version_1_blkio() {
         let text = b"254:0 Read 4096\n254:0 Write 8192\n254:0 Sync 1\n254:0 Total 12288\n8:0 Read 4\nTotal 12292\n";
         assert_eq!(parse_blkio(text), Ok((4100, 8192)));
@@ -230,6 +291,7 @@ mod tests {
         #[test]
         fn no_text_makes_a_parser_panic(text in "(8:0 |rbytes=|Read |usage_usec |some total=|[ a-z0-9:=\n]){0,40}") {
             _ = parse_cpu_stat(text.as_bytes());
+            _ = parse_memory_stat(text.as_bytes(), b"usage_usec");
             _ = parse_pressure_total(text.as_bytes());
             _ = parse_blkio(text.as_bytes());
             _ = parse_io_stat(text.as_bytes(), |_| true);

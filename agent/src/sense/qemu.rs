@@ -147,6 +147,7 @@ impl QemuReader {
             emulator_ns: Reading::Value(self.emulator_ns),
             wait_ns: Reading::Value(self.wait_ns),
             memory: self.statm.read(buffer).and_then(parse_statm).into(),
+            charged: Reading::because(Reason::NotByCgroups),
             memory_pressure: match &mut self.pressure {
                 Some(pressure) => pressure.read(buffer).and_then(parse_pressure).into(),
                 None => Reading::because(Reason::NoCgroupOfItsOwn),

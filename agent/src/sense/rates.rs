@@ -20,7 +20,10 @@ pub(crate) struct RawWorkload {
     pub(crate) vcpu_ns: Reading<u64>,
     pub(crate) emulator_ns: Reading<u64>,
     pub(crate) wait_ns: Reading<u64>,
+    /// The working set of a cgroup; what is resident of others.
     pub(crate) memory: Reading<Bytes>,
+    /// All that counts towards a cgroup's limit on memory, its page cache too; absent for others.
+    pub(crate) charged: Reading<Bytes>,
     pub(crate) memory_pressure: Reading<Fraction>,
     pub(crate) disk_read: Reading<u64>,
     pub(crate) disk_write: Reading<u64>,
@@ -40,6 +43,7 @@ impl RawWorkload {
             emulator_ns: no(),
             wait_ns: no(),
             memory: Reading::Absent(why.clone()),
+            charged: Reading::Absent(why.clone()),
             memory_pressure: Reading::Absent(why.clone()),
             disk_read: no(),
             disk_write: no(),

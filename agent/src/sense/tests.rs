@@ -1,11 +1,11 @@
 //! The sensor on fixture trees and on the real machine.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use gleaner_types::report::WorkloadKind;
-
-use std::path::Path;
 
 use super::*;
 
@@ -228,6 +228,69 @@ fn a_real_cgroup_is_measured() {
     assert!((cpu(&observation.volunteer_cpu) - cpu(&workload.cpu)).abs() < 10.0);
     assert_eq!(observation.volunteer_processes, Reading::Value(1));
     assert!(cpu(&observation.machine.cpu_busy) <= observation.machine.cpu_capacity.percent());
+}
+
+/// Ends all that is in a cgroup, and removes it.
+struct Emptied(Vec<PathBuf>);
+
+impl Drop for Emptied {
+    fn drop(&mut self) {
+        for folder in &self.0 {
+            for _ in 0..200 {
+                let inside = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+                for process in inside.lines() {
+                    _ = Command::new("kill").args(["-9", process]).status();
+                }
+                if std::fs::remove_dir(folder).is_ok() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_written_once_is_no_working_set_of_a_real_cgroup() {
+    const TEST: &str = "a_file_that_was_written_once_is_no_working_set_of_a_real_cgroup";
+    let (name, mib) = (format!("gleaner-cache-{}", std::process::id()), 1_u64 << 20);
+    let hierarchies = Hierarchies::of_this_machine();
+    let mount = |controller: &str| hierarchies.v1.get(controller).or(hierarchies.v2.as_ref());
+    let folders: BTreeSet<PathBuf> =
+        ["cpuacct", "memory"].into_iter().filter_map(mount).map(|mount| mount.join(&name)).collect();
+    let mut group = Emptied(Vec::new());
+    for folder in &folders {
+        if let Err(error) = std::fs::create_dir(folder) {
+            gleaner_test_support::skipped!("{TEST}: no real cgroup to measure: {}: {error}", folder.display());
+            return;
+        }
+        group.0.push(folder.clone());
+    }
+    if !folders.iter().any(|folder| folder.join("memory.stat").exists()) {
+        gleaner_test_support::skipped!("{TEST}: this hierarchy does not account memory");
+        return;
+    }
+    // A file system in memory has no page cache.
+    let disk = std::env::var_os("GLEANER_TEST_DISK").map(PathBuf::from);
+    let disk = disk.unwrap_or_else(|| std::env::current_exe().unwrap().parent().unwrap().to_owned());
+    let file = tempfile::NamedTempFile::new_in(disk).unwrap();
+    let enter: String =
+        folders.iter().map(|folder| format!("echo $$ >{}/cgroup.procs || exit 9\n", folder.display())).collect();
+    let inside = |script: &str| Kill(Command::new("sh").args(["-c", &format!("{enter}{script}")]).spawn().unwrap());
+    let _writer = inside(&format!(
+        "dd if=/dev/zero of={} bs=1M count=48 conv=fsync 2>/dev/null; sleep 1000",
+        file.path().display()
+    ));
+    let is = |observation: &Observation, least: u64, most: u64| {
+        let workload = observation.workloads.iter().find(|workload| workload.id.as_str() == name);
+        let working_set = workload.and_then(|workload| workload.memory.value()).map_or(0, |bytes| bytes.0);
+        let charged = workload.and_then(|workload| observation.charged.get(&workload.id)).map_or(0, |bytes| bytes.0);
+        charged > 40 * mib && working_set > least * mib && working_set < most * mib
+    };
+    let sensor = real_sensor(&[&name], VolunteerTrace::None);
+    let (sensor, _) = until(sensor, "page cache alone", |observation| is(observation, 0, 20));
+    let _hog = inside("exec dd if=/dev/zero of=/dev/null bs=48M 2>/dev/null");
+    until(sensor, "memory in use", |observation| is(observation, 40, 80));
 }
 
 /// A real QEMU process under software emulation, without an image: its firmware burns CPU.

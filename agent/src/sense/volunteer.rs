@@ -82,7 +82,7 @@ impl VolunteerReader {
                 let raw = reader.read(buffer);
                 let count: Result<u32, Absence> =
                     procs.read(buffer).map(|text| u32::try_from(lines(text).count()).unwrap_or(u32::MAX));
-                let memory = match raw.memory {
+                let memory = match raw.charged {
                     // Without a memory controller nothing is known to be held.
                     Reading::Absent(Absence { kind: AbsenceKind::NotSupported, .. }) => Reading::Value(Bytes(0)),
                     memory => memory,

@@ -370,7 +370,8 @@ pub struct WorkloadSample {
     pub cpu_emulator: Reading<CoreShare>,
     /// Time runnable but waiting for a CPU, in percent of one core.
     pub cpu_wait: Reading<CoreShare>,
-    /// Memory resident.
+    /// Its working set: of a cgroup what is charged to it without pages of files that were not used again of late, of a guest
+    /// what is resident, of a domain what it has.
     pub memory: Reading<Bytes>,
     /// Share of time it waited for memory over the last 10 s (PSI).
     pub memory_pressure: Reading<Fraction>,
