@@ -82,6 +82,10 @@ impl Applications {
         if !is_surge || !is_usable || !managed.is_limited() {
             return;
         }
+        // What is granted does not fit a host that came back smaller: the next decision divides it.
+        if self.managed.values().any(|other| other.has_shrunk(hosts)) {
+            return;
+        }
         // Parts of one whole are compared.
         self.rescale(hosts, settings);
         let Some(managed) = self.managed.get(name) else { return };

@@ -96,6 +96,47 @@ fn a_host_that_comes_back_another_size() {
     }
 }
 
+fn join(services: &mut Services, incarnation: u64, cores: u32) {
+    let mut facts = services.bench.controller.hosts()[0].facts.clone();
+    facts.cores = cores;
+    services.send(Input::HostJoined { host: id(), incarnation, facts: Box::new(facts) });
+}
+
+/// The first decision after each change restores what it had, as far as the host has it.
+#[test]
+fn a_host_that_comes_back_another_size_and_then_its_own_leaves_what_there_was() {
+    for (cores, is_silent) in [(8, false), (8, true), (2, false), (2, true), (1, true), (0, true), (0, false)] {
+        let mut services = Services::new(&[("shop", 200.0)], 400.0);
+        services.seconds(30 * 30 + 5);
+        let before = services.limits["shop"];
+        services.silent = is_silent;
+        join(&mut services, 2, cores);
+        services.seconds(30);
+        join(&mut services, 3, 4);
+        services.seconds(30);
+        let after = services.limits["shop"];
+        assert!((after / before - 1.0).abs() < 0.06, "{cores}, {is_silent}: {after} from {before}");
+    }
+}
+
+/// What a disk is limited to while its capacity is a tenth of what it was, and after.
+#[test]
+fn a_capacity_that_was_wrong_for_a_while_leaves_what_there_was() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    configure(&mut services, &["h1=450"]);
+    services.send(Input::ApplicationApplied(Box::new(with_disk("shop", 2.0, 400.0))));
+    services.seconds(30 * 4 + 5);
+    let before = services.disks["shop"];
+    assert!(before > 50.0, "{before}");
+    services.silent = true;
+    configure(&mut services, &["h1=45"]);
+    services.seconds(30 * 2);
+    assert!(services.disks["shop"] < 45.1, "{:?}", services.disks);
+    configure(&mut services, &["h1=450"]);
+    services.seconds(30 * 2);
+    assert!((services.disks["shop"] / before - 1.0).abs() < 1e-6, "{:?} from {before}", services.disks);
+}
+
 /// Two that may have 50 MB/s each are cut where the disk gives 60, and not where nobody says what it gives.
 #[test]
 fn a_disk_is_divided_where_its_capacity_is_known() {
