@@ -72,8 +72,13 @@ impl Applications {
     ) {
         let Some(managed) = self.managed.get_mut(name).filter(|managed| managed.surge.awaits) else { return };
         managed.surge.awaits = false;
+        // Where shares are given back because they change nothing it was slow before, and that is no surge.
+        let target_ms = managed.status.spec.target_ms;
+        let elsewhere = managed.status.decision.as_ref().filter(|decision| decision.elsewhere);
+        let usual_ms =
+            elsewhere.and_then(|decision| decision.response.mean_ms()).map_or(target_ms, |ms| ms.max(target_ms));
         let is_surge = match response {
-            ResponseTime::Mean { mean_ms } => *mean_ms > SLOW * managed.status.spec.target_ms,
+            ResponseTime::Mean { mean_ms } => *mean_ms > SLOW * usual_ms,
             ResponseTime::Idle => false,
             _ => managed.surge.waits,
         };
