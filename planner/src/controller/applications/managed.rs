@@ -189,7 +189,8 @@ impl Managed {
             }
             let Some(present) = whole(tier, share.resource, hosts, disks) else { continue };
             let present = Amount::of(share.resource, present);
-            let factor = share.whole.map_or(1.0, |before| before.value() / present.value());
+            let before = share.whole.map(Amount::value).filter(|before| *before > 0.0);
+            let factor = before.unwrap_or(present.value()) / present.value();
             if !(1.0 / LARGEST_CHANGE..=LARGEST_CHANGE).contains(&factor) {
                 continue;
             }
@@ -211,7 +212,10 @@ impl Managed {
         self.shares.iter().any(|share| {
             let present = host_capacity(&tiers[share.tier].host, share.resource, hosts);
             let before = share.whole.map(Amount::value);
-            before.zip(present).is_some_and(|(before, present)| Amount::of(share.resource, present).value() < before)
+            before.zip(present).is_some_and(|(before, present)| {
+                let factor = before / Amount::of(share.resource, present).value();
+                factor > 1.0 && factor <= LARGEST_CHANGE
+            })
         })
     }
 

@@ -2,6 +2,7 @@
 //! known and an upgrade change no limit by themselves.
 
 use gleaner_types::application::{Amount, BalanceDecision, Resource};
+use gleaner_types::units::Bytes;
 use serde_json::{Value, json};
 
 use super::*;
@@ -117,6 +118,24 @@ fn a_host_that_comes_back_another_size_and_then_its_own_leaves_what_there_was() 
         let after = services.limits["shop"];
         assert!((after / before - 1.0).abs() < 0.06, "{cores}, {is_silent}: {after} from {before}");
     }
+}
+
+/// A host that says it has next to no memory is not believed, and what is on it is controlled as before.
+#[test]
+fn a_size_that_cannot_be_is_not_believed() {
+    let mut services = Services::new(&[("shop", 200.0)], 400.0);
+    let mut spec = application("shop", 400.0);
+    spec.tiers[0].memory_mib = Some(Bounds { floor: 1.0, ceiling: 4096.0 });
+    services.send(Input::ApplicationApplied(Box::new(spec)));
+    services.seconds(30 * 10 + 5);
+    let (before, whole) = (services.limits["shop"], decision(&services).shares[1].whole);
+    let mut facts = services.bench.controller.hosts()[0].facts.clone();
+    facts.memory = Bytes(1);
+    services.send(Input::HostJoined { host: id(), incarnation: 2, facts: Box::new(facts) });
+    services.seconds(30 * 4);
+    let after = decision(&services);
+    assert!(after.error.is_some() && after.shares[1].whole == whole, "{after:?}");
+    assert!((services.limits["shop"] / before - 1.0).abs() < 0.1, "{:?} from {before}", services.limits);
 }
 
 /// What a disk is limited to while its capacity is a tenth of what it was, and after.
