@@ -351,7 +351,8 @@ pub(super) fn decide(
             whole: share.whole,
         });
         // What is held is not forgotten where its host has become too small for it.
-        if request.error.is_some() || share.requested.part() <= 1.0 {
+        let is_too_much = managed.decisions > 0 && share.requested.part() > 1.0;
+        if request.error.is_some() || !is_too_much {
             share.requested = request.shares[index];
         }
         share.granted = granted[index];
