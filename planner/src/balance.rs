@@ -46,6 +46,13 @@ impl Share {
         Self(if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 })
     }
 
+    /// The same amount as a part of another whole, of which this one is `factor` times as much: more than 1 where that is too
+    /// small for it.
+    #[must_use]
+    pub const fn rescaled(self, factor: f64) -> Self {
+        Self(self.0 * factor)
+    }
+
     /// The part.
     #[must_use]
     pub const fn part(self) -> f64 {

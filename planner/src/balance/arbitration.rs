@@ -85,6 +85,20 @@ pub struct Grants {
     pub domains: Vec<Vec<usize>>,
 }
 
+/// What arbitration may grant of a resource of a host, as a part of the whole, where so much of it is `given`. A disk of which
+/// nobody says what it can is not divided: the kernel shares it. Floors of a disk are kept even where they add up to more.
+#[must_use]
+pub fn capacity(demands: &[Demand], host: usize, resource: Resource, given: Option<f64>) -> f64 {
+    match (resource, given) {
+        (Resource::Disk, Some(given)) => {
+            let here = demands.iter().filter(|demand| demand.host == host && demand.resource == resource);
+            here.map(|demand| demand.floor.part()).sum::<f64>().max(given)
+        }
+        (Resource::Disk, None) => f64::INFINITY,
+        (Resource::Cpu | Resource::Memory | Resource::Network, given) => given.unwrap_or(1.0),
+    }
+}
+
 /// Arbitrates between all demands. `capacity` is what applications may have of a resource of a host, usually 1.
 #[must_use]
 pub fn arbitrate(demands: &[Demand], capacity: impl Fn(usize, Resource) -> f64) -> Grants {

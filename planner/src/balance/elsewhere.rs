@@ -16,8 +16,8 @@ const INTERVALS: usize = 6;
 /// What a share grew by in that time at least, unless it is at its ceiling. Chosen, by the same.
 const GREW: f64 = 1.5;
 /// Response time over that of before, from which it is no better, and use over that of before, up to which it is the same:
-/// both of the later half of the intervals over the earlier half. Chosen: half again the noise of such a ratio, which is
-/// 3.4 % by the calibration of `docs/services.md`.
+/// both of the later half of the intervals over the earlier half, of response times the medians, so that one interval of a
+/// checkpoint decides nothing. Chosen: a third more than the noise of such a ratio, by the calibration of `docs/services.md`.
 const NO_BETTER: f64 = 0.95;
 const USED_AS_MUCH: f64 = 1.05;
 /// Part of a share that is given back in one interval. Chosen: twice the margin of a CPU share (Eq. 4.8).
@@ -26,7 +26,11 @@ const STEP: f64 = 0.1;
 /// has changed. Chosen: three times the noise of one response time.
 const WORSE: f64 = 1.15;
 const BETTER: f64 = 1.0 / WORSE;
-/// Intervals for which nothing is given back after it mattered; each time in a row doubles them, up to so often. Chosen.
+/// Median response time of the latest intervals over that of before, from which shares matter a little. Chosen: twice the
+/// noise of such a median.
+const WORSE_MEDIAN: f64 = 1.05;
+/// Intervals for which nothing is given back after it mattered; each time in a row doubles them, up to so often. The first
+/// slow interval may be a checkpoint's: nothing waits after it. Chosen.
 const PAUSE: u32 = 40;
 const DOUBLED_MOST: u32 = 4;
 /// Intervals after which more is tried again: whether it helps by now. Chosen: an hour of control intervals.
@@ -40,7 +44,8 @@ const AT_CEILING: f64 = 0.99;
 /// What is known of an application's bottleneck.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Elsewhere {
-    /// The latest intervals in a row in which the target was missed and every share of CPU and disk was under-loaded.
+    /// The latest intervals in a row in which the target was missed and every share of CPU and disk was under-loaded; while
+    /// shares are given back, the latest of those.
     missed: Vec<Seen>,
     /// Shares are given back.
     given: Option<Given>,
@@ -63,7 +68,7 @@ struct Seen {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Given {
     target_ms: f64,
-    /// Mean response time of the intervals before.
+    /// Median response time of the intervals before.
     mean_ms: f64,
     /// All shares when it began, and what was used of each in the mean of the intervals before.
     began: Vec<f64>,
@@ -118,10 +123,7 @@ impl Elsewhere {
         if !is_missed {
             return;
         }
-        self.missed.push(seen);
-        if self.missed.len() > INTERVALS {
-            self.missed.remove(0);
-        }
+        self.remember(seen);
         if self.missed.len() < INTERVALS || self.pause > 0 || !self.is_no_better() {
             return;
         }
@@ -133,19 +135,19 @@ impl Elsewhere {
         });
         let given = Given {
             target_ms: observed.target_ms,
-            mean_ms: self.mean(|seen| seen.mean_ms),
+            mean_ms: self.median(|seen| seen.mean_ms),
             from: from.collect(),
-            used: (0..shares.len()).map(|index| self.mean(|seen| seen.used[index])).collect(),
+            used: (0..shares.len()).map(|index| mean(&self.missed, |seen| seen.used[index])).collect(),
             began: shares,
             asked: Vec::new(),
             intervals: 0,
         };
         let is_worth_it = |(own, from): (&ObservedShare, &Option<f64>)| {
-            from.is_some_and(|from| given_back(own, from) <= (1.0 - STEP) * own.share.part())
+            from.is_some_and(|from| given_back(own, from, 0.0, STEP) <= (1.0 - STEP) * own.share.part())
         };
         if observed.shares.iter().zip(&given.from).any(is_worth_it) {
             self.missed.clear();
-            self.ask(given, observed, request);
+            self.ask(given, STEP, observed, request);
         }
     }
 
@@ -160,23 +162,40 @@ impl Elsewhere {
             own.resource != Resource::Memory && (load(own.utilisation) == Load::Over || used > most)
         };
         let needs_more = observed.shares.iter().zip(&given.from).any(needs_more);
+        // Others were given what it asked for: a slower response is their doing.
+        let is_cut = given.asked.iter().zip(&seen.shares).any(|(asked, share)| *share < (1.0 - MOVED) * asked);
         let is_worse = seen.mean_ms > WORSE * given.mean_ms;
-        let is_better = seen.mean_ms < BETTER * given.mean_ms || error(seen.target_ms, seen.mean_ms) <= MISSED;
+        let better =
+            |seen: &Seen| seen.mean_ms < BETTER * given.mean_ms || error(seen.target_ms, seen.mean_ms) <= MISSED;
+        let (was_better, is_better) = (self.missed.last().is_some_and(better), better(seen));
+        self.remember(seen.clone());
+        let is_a_little_worse =
+            self.missed.len() == INTERVALS && self.median(|seen| seen.mean_ms) > WORSE_MEDIAN * given.mean_ms;
         given.intervals += 1;
-        if is_same && is_better && !needs_more {
-            // The controller goes on from here.
-            self.mattered = 0;
-            return;
-        }
-        if !is_same || is_worse || needs_more {
-            if is_same && is_worse {
-                self.pause = PAUSE << self.mattered.min(DOUBLED_MOST);
-                self.mattered += 1;
+        if !is_same || is_worse || is_a_little_worse || needs_more {
+            if !is_same {
+                // Relief of a surge may have raised a share. If the target was changed, all begins anew.
+                let has_risen = given.target_ms.total_cmp(&seen.target_ms).is_eq();
+                self.pause = if has_risen { PAUSE } else { self.pause };
+            } else if (is_worse || is_a_little_worse) && !is_cut {
+                self.matters(is_a_little_worse);
             }
             self.given = Some(given);
             return self.restore(observed, request);
         }
+        if is_better {
+            if was_better {
+                // The controller goes on from here.
+                self.mattered = 0;
+                self.missed.clear();
+                return;
+            }
+            // One interval may be chance.
+            return self.ask(given, 0.0, observed, request);
+        }
         if given.intervals >= UNTIL_NEXT {
+            self.mattered = 0;
+            self.missed.clear();
             return;
         }
         for (index, own) in observed.shares.iter().enumerate() {
@@ -186,14 +205,31 @@ impl Elsewhere {
                 given.from[index] = Some(own.share.part());
             }
         }
-        self.ask(given, observed, request);
+        self.ask(given, STEP, observed, request);
     }
 
-    /// Asks for less of what changes nothing.
-    fn ask(&mut self, mut given: Given, observed: &Observation, request: &mut Request) {
+    /// What was given back may matter after all.
+    fn matters(&mut self, is_sure: bool) {
+        let least = if is_sure { 2 } else { 1 };
+        self.mattered = self.mattered.saturating_add(1).max(least);
+        if self.mattered >= 2 {
+            self.pause = PAUSE << (self.mattered - 2).min(DOUBLED_MOST);
+        }
+    }
+
+    fn remember(&mut self, seen: Seen) {
+        self.missed.push(seen);
+        if self.missed.len() > INTERVALS {
+            self.missed.remove(0);
+        }
+    }
+
+    /// Asks for less of what changes nothing, by a step.
+    fn ask(&mut self, mut given: Given, step: f64, observed: &Observation, request: &mut Request) {
         for (index, (own, from)) in observed.shares.iter().zip(&given.from).enumerate() {
             let Some(from) = *from else { continue };
-            let share = Share::clamped(given_back(own, from));
+            let last = given.asked.get(index).copied().unwrap_or(0.0);
+            let share = Share::clamped(given_back(own, from, last, step));
             request.shares[index] = share;
             let (lower, upper) = request.bounds[index];
             request.bounds[index] = (Share::clamped(lower.part().min(share.part())), upper);
@@ -217,25 +253,38 @@ impl Elsewhere {
         request.give_back = GiveBack::Restored;
     }
 
+    fn halves(&self) -> (&[Seen], &[Seen]) {
+        self.missed.split_at(self.missed.len() / 2)
+    }
+
     /// The response time of the later half of the intervals is no better than that of the earlier.
     fn is_no_better(&self) -> bool {
-        self.ratio(|seen| seen.mean_ms) >= NO_BETTER
+        let (earlier, later) = self.halves();
+        median(later, |seen| seen.mean_ms) >= NO_BETTER * median(earlier, |seen| seen.mean_ms)
     }
 
     /// A share is used no more in the later half than in the earlier: the load is not why more of it does not help.
     fn is_used_as_much(&self, index: usize) -> bool {
-        self.ratio(|seen| seen.used[index]) <= USED_AS_MUCH
+        let (earlier, later) = self.halves();
+        mean(later, |seen| seen.used[index]) <= USED_AS_MUCH * mean(earlier, |seen| seen.used[index])
     }
 
-    fn mean(&self, value: impl Fn(&Seen) -> f64) -> f64 {
-        self.missed.iter().map(value).sum::<f64>() / self.missed.len().max(1) as f64
+    fn median(&self, value: impl Fn(&Seen) -> f64) -> f64 {
+        median(&self.missed, value)
     }
+}
 
-    fn ratio(&self, value: impl Fn(&Seen) -> f64) -> f64 {
-        let (earlier, later) = self.missed.split_at(self.missed.len() / 2);
-        let sum = |half: &[Seen]| half.iter().map(&value).sum::<f64>();
-        sum(later) / sum(earlier).max(1e-9)
-    }
+fn mean(seen: &[Seen], value: impl Fn(&Seen) -> f64) -> f64 {
+    seen.iter().map(value).sum::<f64>() / seen.len().max(1) as f64
+}
+
+/// The middle one of the intervals' values, or the mean of the middle two.
+fn median(seen: &[Seen], value: impl Fn(&Seen) -> f64) -> f64 {
+    let mut values: Vec<f64> = seen.iter().map(value).collect();
+    values.sort_by(f64::total_cmp);
+    let Some(upper) = values.get(values.len() / 2) else { return 0.0 };
+    let lower = values[(values.len() - 1) / 2];
+    f64::midpoint(lower, *upper)
 }
 
 /// A share of CPU or disk that is under-loaded has grown since it was `first`, or cannot grow any more. Memory says nothing: a
@@ -246,12 +295,12 @@ fn has_grown(own: &ObservedShare, first: f64) -> bool {
     can_move && load(own.utilisation) == Load::Under && (present >= GREW * first || present >= AT_CEILING * ceiling)
 }
 
-/// What a share that changes nothing is next: a step less, but never below its floor, never so little that it is more than
-/// under-loaded, and never more than it was.
-fn given_back(own: &ObservedShare, from: f64) -> f64 {
+/// What a share that changes nothing is next: a step less than it is or, where contention has cut it, than was asked for
+/// last; but never below its floor, never so little that it is more than under-loaded, and never more than it was.
+fn given_back(own: &ObservedShare, from: f64, asked: f64, step: f64) -> f64 {
     let present = own.share.part();
     let suffices = own.utilisation.map_or(present, |used| used.value() * present / UNDER_LOAD);
-    ((1.0 - STEP) * present).max(suffices).min(from).max(own.floor.part())
+    ((1.0 - step) * present.max(asked)).max(suffices).min(from).max(own.floor.part())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::problems::Problems;
 use crate::balance::application::{Application, Observation, ObservedShare, Request, Settings};
-use crate::balance::arbitration::{Contended as ContendedPlace, Demand, Grants, arbitrate};
+use crate::balance::arbitration::{Contended as ContendedPlace, Demand, Grants, arbitrate, capacity};
 use crate::balance::model::Kind;
 use crate::balance::mpc::Reach;
 use crate::balance::request::GiveBack;
@@ -250,12 +250,12 @@ fn capacities(capacity: &[Capacity], hosts: &Names<'_, HostId>) -> BTreeMap<(usi
     known.collect()
 }
 
-fn contended(grants: &Grants, hosts: &Names<'_, HostId>, of: &BTreeMap<(usize, Resource), f64>) -> Vec<Contended> {
+fn contended(grants: &Grants, hosts: &Names<'_, HostId>, has: impl Fn(usize, Resource) -> f64) -> Vec<Contended> {
     let one = |place: &ContendedPlace| Contended {
         host: hosts.0[place.host].clone(),
         resource: place.resource,
         wanted: place.wanted,
-        capacity: of.get(&(place.host, place.resource)).copied().unwrap_or(1.0),
+        capacity: has(place.host, place.resource),
         floors_kept: place.floors_kept,
     };
     grants.contended.iter().map(one).collect()
@@ -290,12 +290,13 @@ pub fn arbitrate_question(question: &ArbitrateQuestion) -> Result<ArbitrateAnswe
         })
         .collect();
     let of = capacities(&question.capacity, &hosts);
-    let grants = arbitrate(&demands, |host, resource| of.get(&(host, resource)).copied().unwrap_or(1.0));
+    let has = |host, resource| capacity(&demands, host, resource, of.get(&(host, resource)).copied());
+    let grants = arbitrate(&demands, has);
     let name = |number: usize| applications.0[number].clone();
     Ok(ArbitrateAnswer {
         granted: grants.shares.iter().map(|share| share.part()).collect(),
         parts: grants.parts.iter().enumerate().map(|(number, part)| (name(number), *part)).collect(),
-        contended: contended(&grants, &hosts, &of),
+        contended: contended(&grants, &hosts, has),
         domains: grants.domains.iter().map(|domain| domain.iter().copied().map(name).collect()).collect(),
     })
 }
@@ -317,7 +318,8 @@ pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Pro
         }
     }
     let of = capacities(&question.capacity, &hosts);
-    let grants = arbitrate(&demands, |host, resource| of.get(&(host, resource)).copied().unwrap_or(1.0));
+    let has = |host, resource| capacity(&demands, host, resource, of.get(&(host, resource)).copied());
+    let grants = arbitrate(&demands, has);
     let mut granted = grants.shares.iter();
     let applications = question.applications.iter().zip(&requests).enumerate().map(|(index, (observed, request))| {
         let shares = observed.shares.iter().enumerate().map(|(at, moved)| BalancedShare {
@@ -347,7 +349,7 @@ pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Pro
     let name = |number: &usize| question.applications[*number].name.clone();
     Ok(BalanceAnswer {
         applications: applications.collect(),
-        contended: contended(&grants, &hosts, &of),
+        contended: contended(&grants, &hosts, has),
         domains: grants.domains.iter().map(|domain| domain.iter().map(name).collect()).collect(),
     })
 }
@@ -480,6 +482,30 @@ mod tests {
             let own = &answer.applications[0];
             assert_eq!((own.error, own.shares[0].requested), (None, requested), "{own:?}");
             assert!((own.shares[0].granted - 0.3).abs() < 1e-9, "{own:?}");
+        }
+    }
+
+    /// As the aggregator divides it: only where somebody says what the disk can, and floors are kept.
+    #[test]
+    fn a_disk_is_divided_where_its_capacity_is_given() {
+        for (given, floor, expected) in [(None, 0.05, 1.8), (Some(1.0), 0.05, 1.0), (Some(0.8), 0.45, 0.9)] {
+            let disk = |name| {
+                let mut application = observed(name, 0.9, None);
+                application.shares[0] =
+                    Moved { resource: Resource::Disk, floor, ceiling: 0.9, ..application.shares[0].clone() };
+                application
+            };
+            let capacity = given.map(|share| Capacity { host: host("h1"), resource: Resource::Disk, share });
+            let question = BalanceQuestion {
+                version: VERSION,
+                capacity: capacity.into_iter().collect(),
+                applications: vec![disk("a"), disk("b")],
+            };
+            let answer = balance_question(&question).unwrap();
+            let all: f64 = answer.applications.iter().map(|own| own.shares[0].granted).sum();
+            assert!((all - expected).abs() < 1e-9, "{all} of {given:?}");
+            let capacities: Vec<f64> = answer.contended.iter().map(|own| own.capacity).collect();
+            assert_eq!(capacities, given.map(|_| expected).into_iter().collect::<Vec<_>>());
         }
     }
 

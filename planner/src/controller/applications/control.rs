@@ -15,7 +15,7 @@ use super::limited::{in_force, used_of};
 use super::managed::{Contention, Managed, TierShare, bounds_of, decide, host_capacity, movable};
 use super::{Applications, Reserved};
 use crate::balance::application::{Observation, ObservedShare, Request};
-use crate::balance::arbitration::{Demand, arbitrate};
+use crate::balance::arbitration::{Demand, arbitrate, capacity};
 use crate::balance::scaler::OVERLOAD;
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
@@ -75,7 +75,7 @@ impl Applications {
         now: Timestamp,
         outputs: &mut Outputs,
     ) {
-        self.rescale(hosts, settings);
+        let shrunk = self.rescale(hosts, settings);
         // What a share is a part of is not known before its host has joined.
         let known = |managed: &Managed| managed.status.spec.tiers.iter().all(|tier| hosts.get(&tier.host).is_some());
         let mut names: Vec<ApplicationId> = Vec::with_capacity(self.managed.len());
@@ -89,8 +89,9 @@ impl Applications {
         let mut observed: Vec<(Observation, ResponseTime)> =
             names.iter().map(|name| self.observe(name, hosts, settings.control_interval_s, now)).collect();
         for (name, (observation, _)) in names.iter().zip(&mut observed) {
-            // What was measured at the ceilings says nothing of the shares that it goes on from.
-            if taken_back.contains(name) {
+            // What was measured at the ceilings says nothing of the shares that it goes on from, nor what was measured with less
+            // than was granted because a host came back smaller.
+            if taken_back.contains(name) || shrunk.contains(name) {
                 observation.mean_ms = None;
             }
         }
@@ -128,8 +129,13 @@ impl Applications {
                 demands.push(Demand { application, host: place(id), resource, wanted: needed, floor, gain: *gain });
             }
         }
-        let has_capacity = |host: usize| places.get(host).is_some_and(|id| settings.disks.of(id).is_some());
-        let mut grants = arbitrate(&demands, |host, resource| capacity(&demands, host, resource, has_capacity(host)));
+        // A disk share is a part of the capacity that is configured, and that of a host's CPU and memory of all it has.
+        let is_known = |host: usize, resource: Resource| {
+            resource != Resource::Disk || places.get(host).is_some_and(|id| settings.disks.of(id).is_some())
+        };
+        let mut grants = arbitrate(&demands, |host, resource| {
+            capacity(&demands, host, resource, is_known(host, resource).then_some(1.0))
+        });
         lend_to_idle(&demands, &asked_for, &mut grants.shares);
         self.reserved.clear();
         for contended in &grants.contended {
@@ -214,10 +220,15 @@ impl Applications {
         (observation, response)
     }
 
-    /// Takes what shares are parts of now, for all that was learned and granted.
-    pub(super) fn rescale(&mut self, hosts: &Hosts, settings: &Settings) {
+    /// Takes what shares are parts of now, for all that was learned and granted. Returns applications of which a host has less
+    /// than before.
+    pub(super) fn rescale(&mut self, hosts: &Hosts, settings: &Settings) -> BTreeSet<ApplicationId> {
         self.read_older_grants(hosts);
-        self.managed.values_mut().for_each(|managed| managed.rescale(hosts, &settings.disks));
+        let shrunk = self.managed.iter_mut().filter_map(|(name, managed)| {
+            let has_shrunk = managed.rescale(hosts, &settings.disks);
+            has_shrunk.then(|| name.clone())
+        });
+        shrunk.collect()
     }
 
     /// Grants of a release that did not store what a share is a part of: of a host's cores and memory, and of a disk of the
@@ -275,19 +286,6 @@ impl Applications {
             }
         }
         self.reserved = reserved;
-    }
-}
-
-/// What arbitration may grant of a resource of a host, as a part of the whole. A disk whose capacity nobody configured is not
-/// divided: the kernel shares it. Floors of a disk are kept even where they add up to more than its configured capacity.
-fn capacity(demands: &[Demand], host: usize, resource: Resource, has_capacity: bool) -> f64 {
-    match resource {
-        Resource::Disk if has_capacity => {
-            let here = demands.iter().filter(|demand| demand.host == host && demand.resource == resource);
-            here.map(|demand| demand.floor.part()).sum::<f64>().max(1.0)
-        }
-        Resource::Disk => f64::INFINITY,
-        Resource::Cpu | Resource::Memory | Resource::Network => 1.0,
     }
 }
 

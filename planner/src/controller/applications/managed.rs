@@ -23,6 +23,8 @@ use crate::policy::{Controlling, Policy as _};
 
 /// Change of a share, in parts of the host, from which an event tells of it. Chosen.
 pub(super) const REPORTED_CHANGE: f64 = 0.01;
+/// Factor by which what a host or a disk has may change; beyond it is not believed. Chosen.
+const LARGEST_CHANGE: f64 = 1e6;
 /// Intervals in a row after which a missed target is told. Chosen.
 const MISSED_INTERVALS: u32 = 3;
 
@@ -31,7 +33,8 @@ const MISSED_INTERVALS: u32 = 3;
 pub(super) struct TierShare {
     pub(super) tier: usize,
     pub(super) resource: Resource,
-    /// What was last asked for: held when nothing is known, so that a cut by contention does not last.
+    /// What was last asked for: held when nothing is known, so that a cut by contention does not last. More than 1 where its
+    /// host has become too small for it.
     pub(super) requested: Share,
     /// In force: the last grant.
     pub(super) granted: Share,
@@ -174,23 +177,46 @@ impl Managed {
         request
     }
 
-    /// Takes what shares are parts of now: what was learned and what is granted keep their meaning.
-    pub(super) fn rescale(&mut self, hosts: &Hosts, disks: &DiskCapacities) {
+    /// Takes what shares are parts of now: what was learned and what is asked for keep their meaning. Returns whether a host
+    /// has less than before: less than what is granted was in force there since it came back.
+    pub(super) fn rescale(&mut self, hosts: &Hosts, disks: &DiskCapacities) -> bool {
+        let has_shrunk = self.has_shrunk(hosts);
         let tiers = &self.status.spec.tiers;
         for (index, share) in self.shares.iter_mut().enumerate() {
             let tier = &tiers[share.tier];
             if hosts.get(&tier.host).is_none() {
                 continue;
             }
-            let whole = Amount::of(share.resource, whole(tier, share.resource, hosts, disks));
-            let Some(before) = share.whole.replace(whole).filter(|before| *before != whole) else { continue };
-            let factor = before.value() / whole.value().max(1e-9);
+            let Some(present) = whole(tier, share.resource, hosts, disks) else { continue };
+            let present = Amount::of(share.resource, present);
+            let before = share.whole.map(Amount::value).filter(|before| *before > 0.0);
+            let factor = before.unwrap_or(present.value()) / present.value();
+            if !(1.0 / LARGEST_CHANGE..=LARGEST_CHANGE).contains(&factor) {
+                continue;
+            }
+            if share.whole.replace(present).is_none_or(|before| before == present) {
+                continue;
+            }
             self.control.rescale(index, factor);
             // A smaller host has had as much less of everything in force since it came back.
             let granted = if share.resource == Resource::Disk { factor } else { factor.min(1.0) };
             share.granted = Share::clamped(share.granted.part() * granted);
-            share.requested = Share::clamped(share.requested.part() * granted);
+            share.requested = share.requested.rescaled(factor);
         }
+        has_shrunk
+    }
+
+    /// A host has less CPU or memory than when its shares were granted.
+    pub(super) fn has_shrunk(&self, hosts: &Hosts) -> bool {
+        let tiers = &self.status.spec.tiers;
+        self.shares.iter().any(|share| {
+            let present = host_capacity(&tiers[share.tier].host, share.resource, hosts);
+            let before = share.whole.map(Amount::value);
+            before.zip(present).is_some_and(|(before, present)| {
+                let factor = before / Amount::of(share.resource, present).value();
+                factor > 1.0 && factor <= LARGEST_CHANGE
+            })
+        })
     }
 
     /// What is booked begins anew.
@@ -233,26 +259,27 @@ pub(super) fn bounds_of(tier: &TierSpec, resource: Resource) -> Option<Bounds> {
     }
 }
 
-/// What a host has of its CPU or memory, in the unit of bounds. A disk does not say what it can.
+/// What a host has of its CPU or memory, in the unit of bounds; nothing is not believed. A disk does not say what it can.
 pub(super) fn host_capacity(host: &HostId, resource: Resource, hosts: &Hosts) -> Option<f64> {
     let facts = hosts.facts(host)?;
-    match resource {
-        Resource::Cpu => Some(f64::from(facts.cores) * 100.0),
-        Resource::Memory => Some(Amount::Memory(facts.memory).value()),
-        Resource::Disk | Resource::Network => None,
-    }
+    let capacity = match resource {
+        Resource::Cpu => f64::from(facts.cores) * 100.0,
+        Resource::Memory => Amount::Memory(facts.memory).value(),
+        Resource::Disk | Resource::Network => return None,
+    };
+    (capacity > 0.0).then_some(capacity)
 }
 
 /// What a share of 1 is, in the unit of bounds. Of a disk whose capacity nobody configured that is all that the tier may
 /// have: what others may have there says nothing of it.
-fn whole(tier: &TierSpec, resource: Resource, hosts: &Hosts, disks: &DiskCapacities) -> f64 {
-    let ceiling = bounds_of(tier, resource).map_or(1.0, |bounds| bounds.ceiling);
-    let configured = || disks.of(&tier.host).map(|rate| Amount::Bandwidth(rate).value());
-    let whole = match resource {
-        Resource::Disk => configured(),
+fn whole(tier: &TierSpec, resource: Resource, hosts: &Hosts, disks: &DiskCapacities) -> Option<f64> {
+    match resource {
+        Resource::Disk => {
+            let configured = disks.of(&tier.host).map(|rate| Amount::Bandwidth(rate).value());
+            configured.or_else(|| bounds_of(tier, resource).map(|bounds| bounds.ceiling))
+        }
         Resource::Cpu | Resource::Memory | Resource::Network => host_capacity(&tier.host, resource, hosts),
-    };
-    whole.unwrap_or(ceiling).max(1e-9)
+    }
 }
 
 /// The host has a lever for the resource.
@@ -323,7 +350,11 @@ pub(super) fn decide(
             granted: granted[index].part(),
             whole: share.whole,
         });
-        share.requested = request.shares[index];
+        // What is held is not forgotten where its host has become too small for it.
+        let is_too_much = managed.decisions > 0 && share.requested.part() > 1.0;
+        if request.error.is_some() || !is_too_much {
+            share.requested = request.shares[index];
+        }
         share.granted = granted[index];
     }
     managed.decisions += 1;

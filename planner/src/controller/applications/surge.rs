@@ -72,14 +72,23 @@ impl Applications {
     ) {
         let Some(managed) = self.managed.get_mut(name).filter(|managed| managed.surge.awaits) else { return };
         managed.surge.awaits = false;
+        // Where shares are given back because they change nothing it was slow before, and that is no surge.
+        let target_ms = managed.status.spec.target_ms;
+        let elsewhere = managed.status.decision.as_ref().filter(|decision| decision.elsewhere);
+        let usual_ms =
+            elsewhere.and_then(|decision| decision.response.mean_ms()).map_or(target_ms, |ms| ms.max(target_ms));
         let is_surge = match response {
-            ResponseTime::Mean { mean_ms } => *mean_ms > SLOW * managed.status.spec.target_ms,
+            ResponseTime::Mean { mean_ms } => *mean_ms > SLOW * usual_ms,
             ResponseTime::Idle => false,
             _ => managed.surge.waits,
         };
         // With a tier out of sight nothing is moved.
         let is_usable = managed.status.spec.tiers.iter().all(|tier| hosts.is_usable(&tier.host));
         if !is_surge || !is_usable || !managed.is_limited() {
+            return;
+        }
+        // What is granted does not fit a host that came back smaller: the next decision divides it.
+        if self.managed.values().any(|other| other.has_shrunk(hosts)) {
             return;
         }
         // Parts of one whole are compared.

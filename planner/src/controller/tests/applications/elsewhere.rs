@@ -14,7 +14,7 @@ fn reason(services: &Services) -> String {
 fn locked() -> Services {
     let mut services = Services::new(&[("shop", 100.0)], 400.0);
     services.seconds(30 * 20);
-    services.lock_ms = 250.0;
+    services.lock_ms = 1500.0;
     let mut most = 0.0_f64;
     for _ in 0..24 {
         services.seconds(30);
@@ -54,7 +54,7 @@ fn shares_that_matter_are_not_given_back() {
 fn relief_of_a_surge_ends_the_giving_back() {
     let mut services = locked();
     let before = services.limits["shop"];
-    services.needs.insert("shop", 900.0);
+    services.needs.insert("shop", 9000.0);
     services.seconds(8);
     let relieved = services.events.iter().filter(|event| matches!(event, Event::SurgeRelieved { .. })).count();
     assert!(relieved == 1 && services.limits["shop"] > 399.0, "{:?} from {before}", services.limits);
@@ -62,6 +62,18 @@ fn relief_of_a_surge_ends_the_giving_back() {
         services.seconds(30);
         assert!(services.limits["shop"] > 380.0, "{:?}: {}", services.limits, reason(&services));
     }
+}
+
+/// More is used than before, and the response is as slow as it was: a lock is no surge.
+#[test]
+fn a_lock_is_no_surge() {
+    let mut services = locked();
+    services.seconds(30 * 8);
+    services.needs.insert("shop", 130.0);
+    let asked = services.asked;
+    services.seconds(10);
+    assert!(services.asked > asked, "it looks like one: {:?}", services.limits);
+    assert!(!services.events.iter().any(|event| matches!(event, Event::SurgeRelieved { .. })), "{:?}", services.limits);
 }
 
 /// Nothing is answered any more: what is used up is released as without a bottleneck elsewhere.

@@ -2,6 +2,7 @@
 //! known and an upgrade change no limit by themselves.
 
 use gleaner_types::application::{Amount, BalanceDecision, Resource};
+use gleaner_types::units::Bytes;
 use serde_json::{Value, json};
 
 use super::*;
@@ -94,6 +95,65 @@ fn a_host_that_comes_back_another_size() {
         services.seconds(30 * 20);
         assert!((services.limits["shop"] / before - 1.0).abs() < 0.15, "{:?} from {before}", services.limits);
     }
+}
+
+fn join(services: &mut Services, incarnation: u64, cores: u32) {
+    let mut facts = services.bench.controller.hosts()[0].facts.clone();
+    facts.cores = cores;
+    services.send(Input::HostJoined { host: id(), incarnation, facts: Box::new(facts) });
+}
+
+/// The first decision after each change restores what it had, as far as the host has it.
+#[test]
+fn a_host_that_comes_back_another_size_and_then_its_own_leaves_what_there_was() {
+    for (cores, is_silent) in [(8, false), (8, true), (2, false), (2, true), (1, true), (0, true), (0, false)] {
+        let mut services = Services::new(&[("shop", 200.0)], 400.0);
+        services.seconds(30 * 30 + 5);
+        let before = services.limits["shop"];
+        services.silent = is_silent;
+        join(&mut services, 2, cores);
+        services.seconds(30);
+        join(&mut services, 3, 4);
+        services.seconds(30);
+        let after = services.limits["shop"];
+        assert!((after / before - 1.0).abs() < 0.06, "{cores}, {is_silent}: {after} from {before}");
+    }
+}
+
+/// A host that says it has next to no memory is not believed, and what is on it is controlled as before.
+#[test]
+fn a_size_that_cannot_be_is_not_believed() {
+    let mut services = Services::new(&[("shop", 200.0)], 400.0);
+    let mut spec = application("shop", 400.0);
+    spec.tiers[0].memory_mib = Some(Bounds { floor: 1.0, ceiling: 4096.0 });
+    services.send(Input::ApplicationApplied(Box::new(spec)));
+    services.seconds(30 * 10 + 5);
+    let (before, whole) = (services.limits["shop"], decision(&services).shares[1].whole);
+    let mut facts = services.bench.controller.hosts()[0].facts.clone();
+    facts.memory = Bytes(1);
+    services.send(Input::HostJoined { host: id(), incarnation: 2, facts: Box::new(facts) });
+    services.seconds(30 * 4);
+    let after = decision(&services);
+    assert!(after.error.is_some() && after.shares[1].whole == whole, "{after:?}");
+    assert!((services.limits["shop"] / before - 1.0).abs() < 0.1, "{:?} from {before}", services.limits);
+}
+
+/// What a disk is limited to while its capacity is a tenth of what it was, and after.
+#[test]
+fn a_capacity_that_was_wrong_for_a_while_leaves_what_there_was() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    configure(&mut services, &["h1=450"]);
+    services.send(Input::ApplicationApplied(Box::new(with_disk("shop", 2.0, 400.0))));
+    services.seconds(30 * 4 + 5);
+    let before = services.disks["shop"];
+    assert!(before > 50.0, "{before}");
+    services.silent = true;
+    configure(&mut services, &["h1=45"]);
+    services.seconds(30 * 2);
+    assert!(services.disks["shop"] < 45.1, "{:?}", services.disks);
+    configure(&mut services, &["h1=450"]);
+    services.seconds(30 * 2);
+    assert!((services.disks["shop"] / before - 1.0).abs() < 1e-6, "{:?} from {before}", services.disks);
 }
 
 /// Two that may have 50 MB/s each are cut where the disk gives 60, and not where nobody says what it gives.
