@@ -50,6 +50,9 @@ struct Call {
 /// `_IOC(_IOC_NONE, 'P', 0, sizeof(struct privcmd_hypercall))`
 const IOCTL_HYPERCALL: libc::c_ulong = (size_of::<Call>() as libc::c_ulong) << 16 | (b'P' as libc::c_ulong) << 8;
 
+/// What a domain is called by the hypervisor, whatever its number.
+pub(crate) type Uuid = [u8; 16];
+
 /// The way to the hypervisor, with memory that it can read.
 #[derive(Debug)]
 pub(crate) struct Hypervisor {
@@ -61,11 +64,15 @@ pub(crate) struct Hypervisor {
     _memory: File,
 }
 
+// SAFETY: the memory is a mapping that is shared with the hypervisor alone and belongs to no thread; nothing but this value
+// points to it.
+unsafe impl Send for Hypervisor {}
+
 /// What the hypervisor knows of a domain.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DomainInfo {
     pub(crate) id: u16,
-    pub(crate) uuid: [u8; 16],
+    pub(crate) uuid: Uuid,
     pub(crate) paused: bool,
     pub(crate) dying: bool,
     pub(crate) pages: u64,
@@ -188,8 +195,8 @@ impl Hypervisor {
         Ok(self.get(16))
     }
 
-    /// All domains, by number.
-    pub(crate) fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
+    /// All domains, by number, in place of what `domains` held: one call, whose answer is read where it is.
+    pub(crate) fn list_into(&self, domains: &mut Vec<DomainInfo>) -> Result<(), Failure> {
         let call = self.sysctl(SYSCTL_DOMAIN_LIST, |own| {
             own.put(8, 0_u16);
             own.put(12, MOST_DOMAINS as u32);
@@ -211,14 +218,21 @@ impl Hypervisor {
                 uuid: self.get(at + 76),
             }
         };
-        let domains: Vec<DomainInfo> = (0..count.min(MOST_DOMAINS)).map(one).collect();
+        domains.clear();
+        domains.extend((0..count.min(MOST_DOMAINS)).map(one));
         // With another layout than the one known here the numbers would not begin with 0 and rise.
         if domains.first().is_none_or(|first| first.id != 0) || !domains.is_sorted_by(|a, b| a.id < b.id) {
             return Err(Failure::unsupported(
                 "the hypervisor tells of domains in a layout that is not known here".into(),
             ));
         }
-        Ok(domains)
+        Ok(())
+    }
+
+    /// The domain of this name that is not about to end.
+    pub(crate) fn find(&self, uuid: &Uuid, domains: &mut Vec<DomainInfo>) -> Result<Option<DomainInfo>, Failure> {
+        self.list_into(domains)?;
+        Ok(domains.iter().find(|domain| domain.uuid == *uuid && !domain.dying).copied())
     }
 
     fn scheduler_call(&self, domain: u16, command: u32, set: Option<(u16, u16)>) -> io::Result<(u16, u16)> {

@@ -11,9 +11,11 @@ pub(crate) mod cache;
 pub(crate) mod cgroup;
 pub(super) mod command;
 mod disk_weight;
+mod domains;
 mod ender;
 mod error;
 pub(crate) mod groups;
+mod hold;
 mod idle_class;
 mod spare;
 mod usage;
@@ -29,6 +31,7 @@ use self::bounds::MemoryLevers;
 use self::cache::CacheGroup;
 use self::cgroup::{CgroupVolunteer, OpenError};
 use self::disk_weight::NoDiskWeight;
+use self::domains::DomainVolunteer;
 pub(crate) use self::ender::Ender;
 pub(crate) use self::error::SpareError;
 pub use self::error::VolunteerError;
@@ -55,6 +58,7 @@ const CLASS_HOLDS: Duration = Duration::from_secs(1);
 enum Containment {
     Cgroup(Box<CgroupVolunteer>),
     ProcessGroups(ProcessGroups),
+    Domains(DomainVolunteer),
 }
 
 /// The volunteer. Made frozen.
@@ -84,6 +88,7 @@ fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
     let foreseen = match settings.volunteer {
         VolunteerChoice::None => return "there is no volunteer to hold".to_owned(),
         VolunteerChoice::ProcessGroups => Err(NotYielding::NotRunning),
+        VolunteerChoice::Domain => Err(NotYielding::Domain),
         VolunteerChoice::Guest => {
             let found = adopted::guest(&settings.volunteer_name, &settings.roots, hierarchies);
             found.map_err(NotYielding::from).and_then(|found| foresee_adopted(&found, hierarchies))
@@ -114,6 +119,9 @@ fn foresee_adopted(found: &Adopted, hierarchies: &Hierarchies) -> Result<(), Not
 /// How a volunteer with these settings would be held and bounded, in sentences. Nothing is changed.
 #[must_use]
 pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String> {
+    if settings.volunteer == VolunteerChoice::Domain {
+        return vec![domains::foreseen(&settings.volunteer_domains)];
+    }
     let mut sentences = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
     match settings.volunteer {
         VolunteerChoice::None => return Vec::new(),
@@ -212,6 +220,10 @@ impl Volunteer {
                 let found = adopted::unit(name, hierarchies).map_err(VolunteerError::Adopt)?;
                 Self::adopt(found, VolunteerKind::Unit { name: name.clone() }, settings, hierarchies, ledger)
             }
+            VolunteerChoice::Domain => {
+                let volunteer = DomainVolunteer::open(&settings.volunteer_domains, ledger)?;
+                Ok(Self::of_domains(volunteer, settings, hierarchies))
+            }
             choice => match CgroupVolunteer::open(settings, hierarchies, ledger) {
                 Ok((volunteer, mut weaknesses)) => {
                     let roots = &settings.roots;
@@ -269,6 +281,27 @@ impl Volunteer {
         }
     }
 
+    fn of_domains(volunteer: DomainVolunteer, settings: &ActSettings, hierarchies: &Hierarchies) -> Self {
+        let yields = Err(NotYielding::Domain);
+        let mut weaknesses = vec![
+            format!("the guard's law is {}", law_in_words(&yields)),
+            "the volunteer is Xen domains that were there before: they are paused when they should end, never ended"
+                .to_owned(),
+            "what the volunteer's domains read and write on disks is not bounded".to_owned(),
+        ];
+        weaknesses.extend(cache::lacking_elsewhere(settings.cache));
+        Self {
+            kind: VolunteerKind::Guest { name: volunteer.names() },
+            containment: Containment::Domains(volunteer),
+            weaknesses,
+            hierarchies: hierarchies.clone(),
+            class: Class { yields, checked: None, of: Vec::new() },
+            // A domain has no more memory than it was given, and its processes are its own kernel's.
+            unbounded: Vec::new(),
+            cache: None,
+        }
+    }
+
     fn open_groups(
         reason: &str,
         settings: &ActSettings,
@@ -302,6 +335,7 @@ impl Volunteer {
             Containment::Cgroup(volunteer) => (true, volunteer.idle()),
             // Whoever starts the processes puts them in the idle class.
             Containment::ProcessGroups(_) => (false, true),
+            Containment::Domains(_) => (true, false),
         };
         let weaknesses = self.weaknesses.clone();
         Levers { acting: true, volunteer: self.kind(), quota: true, weight, idle, freeze: true, weaknesses }
@@ -312,7 +346,16 @@ impl Volunteer {
     pub fn dirs(&self) -> Vec<PathBuf> {
         match &self.containment {
             Containment::Cgroup(volunteer) => volunteer.dirs().to_vec(),
-            Containment::ProcessGroups(_) => Vec::new(),
+            Containment::ProcessGroups(_) | Containment::Domains(_) => Vec::new(),
+        }
+    }
+
+    /// Its Xen domains, by UUID.
+    #[must_use]
+    pub fn domains(&self) -> Vec<String> {
+        match &self.containment {
+            Containment::Domains(volunteer) => volunteer.uuids(),
+            _ => Vec::new(),
         }
     }
 
@@ -322,6 +365,7 @@ impl Volunteer {
         match &self.containment {
             Containment::Cgroup(volunteer) => volunteer.usage(),
             Containment::ProcessGroups(_) => VolunteerUsage::NiceTime,
+            Containment::Domains(_) => VolunteerUsage::Hypervisor,
         }
     }
 
@@ -332,7 +376,8 @@ impl Volunteer {
     /// [`VolunteerError`] when the limit could not be put in force.
     pub fn enforce(&mut self, limit: Quota, frozen: bool, now: Instant) -> Result<Vec<ForeignWrite>, VolunteerError> {
         match &mut self.containment {
-            Containment::Cgroup(volunteer) => Ok(volunteer.enforce(limit, frozen, now)?),
+            Containment::Cgroup(volunteer) => Ok(volunteer.hold_mut().enforce(limit, frozen, now)?),
+            Containment::Domains(volunteer) => volunteer.enforce(limit, frozen, now),
             Containment::ProcessGroups(volunteer) => {
                 volunteer.enforce(limit, frozen, now).map_err(|e| volunteer.error(e))?;
                 Ok(Vec::new())
@@ -344,7 +389,7 @@ impl Volunteer {
     /// when process groups have joined.
     pub fn yields(&mut self, now: Instant) -> &Result<(), NotYielding> {
         let members = match &self.containment {
-            Containment::Cgroup(_) => Vec::new(),
+            Containment::Cgroup(_) | Containment::Domains(_) => Vec::new(),
             Containment::ProcessGroups(groups) => groups.numbers(),
         };
         let class = &mut self.class;
@@ -353,6 +398,7 @@ impl Volunteer {
             let yields = match &self.containment {
                 Containment::Cgroup(volunteer) => volunteer.yields(&self.hierarchies),
                 Containment::ProcessGroups(groups) => groups_yield(&members, groups.proc(), &self.hierarchies),
+                Containment::Domains(_) => Err(NotYielding::Domain),
             };
             *class = Class { yields, checked: Some(now), of: members };
         }
@@ -363,7 +409,7 @@ impl Volunteer {
     pub(crate) fn can_spare(&self) -> bool {
         match &self.containment {
             Containment::Cgroup(volunteer) => volunteer.can_spare(),
-            Containment::ProcessGroups(_) => false,
+            Containment::ProcessGroups(_) | Containment::Domains(_) => false,
         }
     }
 
@@ -374,8 +420,9 @@ impl Volunteer {
     pub(crate) fn keep_free(&mut self, cpus: u32) -> Result<(), SpareError> {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.keep_free(cpus),
-            Containment::ProcessGroups(_) if cpus == 0 => Ok(()),
+            Containment::ProcessGroups(_) | Containment::Domains(_) if cpus == 0 => Ok(()),
             Containment::ProcessGroups(_) => Err(SpareError::ProcessGroups),
+            Containment::Domains(_) => Err(SpareError::NoCpuset),
         }
     }
 
@@ -387,6 +434,7 @@ impl Volunteer {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => Ok(volunteer.foreign_writes()?),
             Containment::ProcessGroups(_) => Ok(Vec::new()),
+            Containment::Domains(volunteer) => Ok(volunteer.foreign_writes()?),
         }
     }
 
@@ -394,8 +442,9 @@ impl Volunteer {
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         match &self.containment {
-            Containment::Cgroup(volunteer) => volunteer.is_foreign(),
+            Containment::Cgroup(volunteer) => volunteer.hold().is_foreign(),
             Containment::ProcessGroups(_) => false,
+            Containment::Domains(volunteer) => volunteer.is_foreign(),
         }
     }
 
@@ -403,16 +452,18 @@ impl Volunteer {
     #[must_use]
     pub fn has_foreign_ceiling(&self) -> bool {
         match &self.containment {
-            Containment::Cgroup(volunteer) => volunteer.has_foreign_ceiling(),
+            Containment::Cgroup(volunteer) => volunteer.hold().has_foreign_ceiling(),
             Containment::ProcessGroups(_) => false,
+            Containment::Domains(volunteer) => volunteer.has_foreign_ceiling(),
         }
     }
 
     /// Takes back levers that somebody else has set to what was found: they are Gleaner's to set again.
     pub(crate) fn take_back(&mut self) {
         match &mut self.containment {
-            Containment::Cgroup(volunteer) => volunteer.take_back(),
+            Containment::Cgroup(volunteer) => volunteer.hold_mut().take_back(),
             Containment::ProcessGroups(_) => {}
+            Containment::Domains(volunteer) => volunteer.take_back(),
         }
     }
 
@@ -426,7 +477,7 @@ impl Volunteer {
     pub(crate) fn take_memory(&mut self) -> Option<MemoryLevers> {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.take_memory(),
-            Containment::ProcessGroups(_) => None,
+            Containment::ProcessGroups(_) | Containment::Domains(_) => None,
         }
     }
 
@@ -447,6 +498,7 @@ impl Volunteer {
     /// with.
     pub(crate) fn ender(&self) -> Ender {
         match &self.containment {
+            Containment::Domains(_) => Ender::Nothing,
             Containment::Cgroup(_) if matches!(self.kind, VolunteerKind::Guest { .. }) => Ender::Nothing,
             Containment::Cgroup(volunteer) => volunteer.ender(MemoryRelease::AtOnce),
             Containment::ProcessGroups(groups) => {
@@ -459,7 +511,7 @@ impl Volunteer {
     pub(crate) fn was_ended(&mut self) {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.was_ended(),
-            Containment::ProcessGroups(_) => {}
+            Containment::ProcessGroups(_) | Containment::Domains(_) => {}
         }
     }
 
@@ -473,6 +525,7 @@ impl Volunteer {
             Containment::ProcessGroups(volunteer) => {
                 volunteer.members().map(|members| !members.is_empty()).map_err(|e| volunteer.error(e))
             }
+            Containment::Domains(volunteer) => Ok(volunteer.is_occupied()),
         }
     }
 
@@ -484,6 +537,8 @@ impl Volunteer {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => Ok(volunteer.end_processes(within)?),
             Containment::ProcessGroups(volunteer) => volunteer.end(within).map_err(|e| volunteer.error(e)),
+            // Stopped and kept.
+            Containment::Domains(_) => Ok(0),
         }
     }
 }

@@ -14,10 +14,10 @@ use super::role::{Kind, Role};
 use super::scale::Scale;
 use super::value::LeverValue;
 use crate::facts::WorkloadFacts;
-use crate::xen::{self, Domain, Setting};
+use crate::xen::{self, Domain, DomainState, Setting};
 
 /// Caps are in percent of one CPU: as time per period that is 1 ms of 100 ms each.
-const PERIOD_US: u64 = 100_000;
+pub(crate) const PERIOD_US: u64 = 100_000;
 const PERCENT_US: u64 = 1_000;
 /// Memory targets are in KiB.
 const KIB: u64 = 1_024;
@@ -57,29 +57,35 @@ impl DomainLever {
         format!("the {what} of the Xen domain {}", self.uuid)
     }
 
-    fn find(&self) -> io::Result<Domain> {
-        let mut domains = xen::sample()?.domains.into_iter();
+    /// What it is set to, by what the helper says of the domain now.
+    fn current(&self) -> io::Result<LeverValue> {
+        if self.kind != DomainKind::Memory {
+            return self.of(&xen::state(&self.uuid)?);
+        }
+        let domains = xen::sample()?.domains;
         let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such domain");
-        domains.find(|domain| domain.uuid == self.uuid).ok_or_else(missing)
+        domains.iter().find(|domain| domain.uuid == self.uuid).map(target).ok_or_else(missing)
     }
 
-    /// What it is set to, by what the helper said of the domain.
-    pub(crate) fn of(&self, domain: &Domain) -> io::Result<LeverValue> {
+    /// What it is set to, by a domain's state. The memory target is not in that.
+    pub(crate) fn of(&self, state: &DomainState) -> io::Result<LeverValue> {
         let none = || io::Error::new(io::ErrorKind::Unsupported, "the hypervisor's scheduler has no such parameter");
         match self.kind {
             DomainKind::Cap => {
-                let cap = domain.cap_percent.ok_or_else(none)?;
+                let cap = state.cap_percent.ok_or_else(none)?;
                 let quota_us = (cap > 0).then(|| u64::from(cap) * PERCENT_US);
                 Ok(LeverValue::Quota { quota_us, period_us: PERIOD_US })
             }
-            DomainKind::Weight => domain.weight.map(|weight| LeverValue::Weight(weight.into())).ok_or_else(none),
-            DomainKind::Memory => {
-                let target = domain.memory_target_bytes.unwrap_or(domain.memory_bytes);
-                Ok(LeverValue::Memory(Some(target)))
-            }
-            DomainKind::Paused => Ok(LeverValue::Frozen(domain.paused)),
+            DomainKind::Weight => state.weight.map(|weight| LeverValue::Weight(weight.into())).ok_or_else(none),
+            DomainKind::Paused => Ok(LeverValue::Frozen(state.paused)),
+            DomainKind::Memory => Err(none()),
         }
     }
+}
+
+/// The memory that a domain should come to; what it has, until a target is set.
+fn target(domain: &Domain) -> LeverValue {
+    LeverValue::Memory(Some(domain.memory_target_bytes.unwrap_or(domain.memory_bytes)))
 }
 
 /// Kinds of this lever.
@@ -103,6 +109,13 @@ const KINDS: &[Kind] = &[
         does: "memory that the domain should come to, by its balloon",
         exists: "a control domain with the helper `gleaner-agent-xen`",
         restored: "the original target",
+        capability: Some(Capability::XenDomains),
+    },
+    Kind {
+        name: "state of a Xen domain",
+        does: "whether a domain that is the volunteer is paused",
+        exists: "a control domain with the helper `gleaner-agent-xen`",
+        restored: "paused or running, as found",
         capability: Some(Capability::XenDomains),
     },
 ];
@@ -138,8 +151,7 @@ impl Lever for DomainLever {
     }
 
     fn read(&self) -> Result<LeverValue, LeverError> {
-        let value = self.find().and_then(|domain| self.of(&domain));
-        value.map_err(|source| LeverError::Read { what: self.what(), source })
+        self.current().map_err(|source| LeverError::Read { what: self.what(), source })
     }
 
     fn write(&self, value: LeverValue) -> Result<(), LeverError> {
@@ -207,12 +219,19 @@ mod tests {
         DomainLever { uuid: "u".into(), kind }
     }
 
+    fn state(cap_percent: &str) -> DomainState {
+        let text = format!(r#"{{"id":1,"paused":true,"cap_percent":{cap_percent},"weight":null,"lapses":0}}"#);
+        serde_json::from_str(&text).unwrap()
+    }
+
     #[test]
     fn caps_are_ceilings_and_0_is_none() {
-        let cap = |cap_percent| lever(DomainKind::Cap).of(&Domain { cap_percent, ..domain() });
-        assert_eq!(cap(Some(0)).unwrap(), LeverValue::Quota { quota_us: None, period_us: 100_000 });
-        assert_eq!(cap(Some(150)).unwrap(), LeverValue::Quota { quota_us: Some(150_000), period_us: 100_000 });
-        assert_eq!(cap(None).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        let cap = |cap_percent| lever(DomainKind::Cap).of(&state(cap_percent));
+        assert_eq!(cap("0").unwrap(), LeverValue::Quota { quota_us: None, period_us: 100_000 });
+        assert_eq!(cap("150").unwrap(), LeverValue::Quota { quota_us: Some(150_000), period_us: 100_000 });
+        assert_eq!(cap("null").unwrap_err().kind(), io::ErrorKind::Unsupported);
+        assert_eq!(lever(DomainKind::Weight).of(&state("0")).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        assert_eq!(lever(DomainKind::Paused).of(&state("0")).unwrap(), LeverValue::Frozen(true));
         let nearest =
             |quota| lever(DomainKind::Cap).nearest(LeverValue::Quota { quota_us: Some(quota), period_us: PERIOD_US });
         assert_eq!(nearest(33_333), LeverValue::Quota { quota_us: Some(33_000), period_us: PERIOD_US });
@@ -221,8 +240,8 @@ mod tests {
 
     #[test]
     fn memory_is_what_it_has_until_a_target_is_set() {
-        let of = |kind| lever(kind).of(&domain()).unwrap();
-        assert_eq!(of(DomainKind::Memory), LeverValue::Memory(Some(8 << 20)));
-        assert_eq!(of(DomainKind::Paused), LeverValue::Frozen(true));
+        assert_eq!(target(&domain()), LeverValue::Memory(Some(8 << 20)));
+        let asked = Domain { memory_target_bytes: Some(4 << 20), ..domain() };
+        assert_eq!(target(&asked), LeverValue::Memory(Some(4 << 20)));
     }
 }

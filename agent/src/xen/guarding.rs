@@ -1,0 +1,238 @@
+//! The guard's way to the hypervisor: a helper of its own, which is asked many times a second and never waits for xenstore.
+//! In: the volunteer's domains, looks, settings of CPU. Out: what the volunteer and the others used, a domain's state, and
+//! how often the helper may have paused the volunteer by itself. Called by the guard's meter, the levers of domains and the
+//! volunteer.
+//!
+//! The helper pauses the volunteer's domains when no look came for as long as the lease, or when its pipe closes. One that
+//! fails is ended and replaced at the next question, so that whoever is told of the failure can pause them through the new
+//! one at once.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::helper::{Helper, PROGRAM, not_of_a_domain, refusal, refused};
+
+/// How long the helper lets the volunteer run without a look. (Chosen: twenty looks.)
+const LEASE: Duration = Duration::from_secs(1);
+/// How long no helper is started after one that could not be. (Chosen.)
+const REST: Duration = Duration::from_secs(1);
+const LOOK: &[u8] = b"{\"look\":{}}\n";
+
+static GUARDING: Mutex<Guarding> = Mutex::new(Guarding::new());
+
+/// What the hypervisor alone knows of a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct DomainState {
+    /// Changes with each start.
+    pub(crate) id: u32,
+    pub(crate) paused: bool,
+    /// Ceiling in percent of one CPU, 0 is none; `None` where the scheduler has no ceilings.
+    pub(crate) cap_percent: Option<u32>,
+    pub(crate) weight: Option<u32>,
+    lapses: u64,
+}
+
+/// CPU time since the helper's first look, in ns. It begins anew with another helper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct Look {
+    pub(crate) foreground_ns: u64,
+    pub(crate) volunteer_ns: u64,
+    lapses: u64,
+    /// CPUs of the hypervisor.
+    #[serde(skip)]
+    pub(crate) physical_cpus: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Look(Look),
+    State(DomainState),
+    Set {},
+    Error { kind: String, message: String },
+}
+
+#[derive(Debug)]
+struct Guarding {
+    helper: Option<Helper>,
+    /// When none could be started, and why.
+    failed: Option<(Instant, String)>,
+    /// The volunteer's domains, by UUID.
+    watched: Vec<String>,
+    /// Times that the volunteer may have been paused by a helper.
+    lapses: u64,
+    /// Of which the helper that runs has told so many.
+    told: u64,
+}
+
+impl Guarding {
+    const fn new() -> Self {
+        Self { helper: None, failed: None, watched: Vec::new(), lapses: 0, told: 0 }
+    }
+
+    fn running(&mut self) -> io::Result<Helper> {
+        if let Some(helper) = self.helper.take() {
+            return Ok(helper);
+        }
+        if let Some((at, why)) = &self.failed
+            && at.elapsed() < REST
+        {
+            return Err(io::Error::other(why.clone()));
+        }
+        self.told = 0;
+        let started = Helper::start().and_then(|mut helper| {
+            watch_by(&mut helper, &self.watched)?;
+            Ok(helper)
+        });
+        self.failed = started.as_ref().err().map(|error| (Instant::now(), error.to_string()));
+        started.map_err(not_of_a_domain)
+    }
+
+    fn ask(&mut self, question: &[u8]) -> io::Result<(Answer, u32)> {
+        let mut helper = self.running()?;
+        let parse =
+            |line: &[u8]| serde_json::from_slice(line).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e));
+        match helper.exchange_line(question).and_then(parse) {
+            Ok(answer) => {
+                let physical_cpus = helper.physical_cpus;
+                self.helper = Some(helper);
+                self.take_lapses(&answer);
+                match answer {
+                    Answer::Error { kind, message } => Err(refusal(&kind, &message)),
+                    answer => Ok((answer, physical_cpus)),
+                }
+            }
+            Err(error) => {
+                // It may have paused the volunteer at its end.
+                self.lapses += 1;
+                Err(not_of_a_domain(io::Error::new(error.kind(), format!("the helper {PROGRAM} failed: {error}"))))
+            }
+        }
+    }
+
+    fn take_lapses(&mut self, answer: &Answer) {
+        if let Answer::Look(Look { lapses, .. }) | Answer::State(DomainState { lapses, .. }) = answer
+            && *lapses != self.told
+        {
+            self.told = *lapses;
+            self.lapses += 1;
+        }
+    }
+}
+
+fn watch_by(helper: &mut Helper, volunteers: &[String]) -> io::Result<()> {
+    let body = json!({ "volunteers": volunteers, "lease_ms": LEASE.as_millis() as u64 });
+    refused(helper.exchange(&json!({ "watch": body }))?).map(drop)
+}
+
+fn with<T>(f: impl FnOnce(&mut Guarding) -> io::Result<T>) -> io::Result<T> {
+    f(&mut GUARDING.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn unexpected() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the helper answered another question")
+}
+
+/// From now on these domains are the volunteer, by UUID: paused by the helper when it is not asked to look in time.
+///
+/// # Errors
+/// When there is no helper that answers.
+pub(crate) fn watch(volunteers: Vec<String>) -> io::Result<()> {
+    with(|guarding| {
+        guarding.watched = volunteers;
+        let mut helper = guarding.running()?;
+        watch_by(&mut helper, &guarding.watched)?;
+        guarding.helper = Some(helper);
+        Ok(())
+    })
+}
+
+/// There is no volunteer any more: nothing pauses its domains. A helper that does not take that is ended.
+pub(crate) fn unwatch() {
+    // What fails here leaves no helper, and a new one knows of no volunteer.
+    _ = with(|guarding| {
+        guarding.watched = Vec::new();
+        if let Some(mut helper) = guarding.helper.take() {
+            watch_by(&mut helper, &[])?;
+            guarding.helper = Some(helper);
+        }
+        Ok(())
+    });
+}
+
+/// What the volunteer and everybody else used. It is the sign of life that lets the volunteer run on.
+///
+/// # Errors
+/// When there is no helper, or it failed.
+pub(crate) fn look() -> io::Result<Look> {
+    match with(|guarding| guarding.ask(LOOK))? {
+        (Answer::Look(look), physical_cpus) => Ok(Look { physical_cpus, ..look }),
+        _ => Err(unexpected()),
+    }
+}
+
+/// A domain's state.
+///
+/// # Errors
+/// `NotFound` for a domain that is gone; when there is no helper, or it failed.
+pub(crate) fn state(uuid: &str) -> io::Result<DomainState> {
+    let question = format!("{}\n", json!({ "state": { "uuid": uuid } }));
+    match with(|guarding| guarding.ask(question.as_bytes()))? {
+        (Answer::State(state), _) => Ok(state),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Sets a cap, a weight or a pause, by the name of the protocol's field.
+///
+/// # Errors
+/// As [`state`], and the helper's refusal.
+pub(super) fn set(uuid: &str, key: &str, value: &Value) -> io::Result<()> {
+    let question = format!("{}\n", json!({ "set": { "uuid": uuid, key: value } }));
+    match with(|guarding| guarding.ask(question.as_bytes()))? {
+        (Answer::Set {}, _) => Ok(()),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Times that a helper may have paused the volunteer by itself, as of the last answer.
+pub(crate) fn lapses() -> u64 {
+    GUARDING.lock().unwrap_or_else(PoisonError::into_inner).lapses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Answer {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_lapse_is_noticed_once_by_whatever_answer_tells_it_first() {
+        let mut guarding = Guarding::new();
+        let look = r#"{"look":{"foreground_ns":5,"volunteer_ns":3,"lapses":0}}"#;
+        let state = r#"{"state":{"id":3,"cpu_ns":1,"paused":true,"cap_percent":0,"weight":1,"lapses":1}}"#;
+        for (text, lapses) in [(look, 0), (state, 1), (&look.replace(":0}}", ":1}}"), 1)] {
+            guarding.take_lapses(&parse(text));
+            assert_eq!(guarding.lapses, lapses, "{text}");
+        }
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_are_errors() {
+        for bad in
+            [r#"{"look":{}}"#, r#"{"look":{"foreground_ns":-1,"volunteer_ns":0,"lapses":0}}"#, "[]", r#"{"x":1}"#]
+        {
+            assert!(serde_json::from_str::<Answer>(bad).is_err(), "{bad}");
+        }
+        let Answer::Error { kind, message } = parse(r#"{"error":{"kind":"absent","message":"no such domain"}}"#) else {
+            panic!()
+        };
+        assert_eq!(refusal(&kind, &message).kind(), io::ErrorKind::NotFound);
+    }
+}
