@@ -107,6 +107,7 @@ impl Domains {
         let parameters = self.hypervisor.has_caps().then(|| self.hypervisor.weight_and_cap(info.id)).transpose()?;
         Ok(State {
             id: info.id,
+            vcpus: info.vcpus,
             cpu_ns: info.cpu_ns,
             paused: info.paused,
             cap_percent: parameters.map(|(_, cap)| cap),

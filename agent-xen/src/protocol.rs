@@ -82,6 +82,7 @@ pub(crate) struct Hello {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct State {
     pub(crate) id: u16,
+    pub(crate) vcpus: u32,
     pub(crate) cpu_ns: u64,
     pub(crate) paused: bool,
     pub(crate) cap_percent: Option<u16>,

@@ -144,7 +144,7 @@ fn cost_of_a_look() -> (f64, f64) {
 
 fn caps_bite_and_it_is_left_as_found(xen: &mut Hypervisor, volunteer: &str) {
     let scheduler = sh("xl info | sed -n 's/^xen_scheduler *: *//p'");
-    sh(&format!("xl sched-{scheduler} -d vol -w 300; xl sched-{scheduler} -d vol -c 150"));
+    sh(&format!("xl sched-{scheduler} -d vol -w 300; xl sched-{scheduler} -d vol -c 70"));
     let found = knobs("vol");
     let mut actor = open(settings(&["vol"]));
     assert_eq!(actor.volunteer_kind(), &VolunteerKind::Guest { name: "vol".to_owned() });
@@ -160,8 +160,8 @@ fn caps_bite_and_it_is_left_as_found(xen: &mut Hypervisor, volunteer: &str) {
     println!("a volunteer capped at 30 % uses {used:.1} %");
     assert!((used - 30.0).abs() < 4.0, "{used}");
     order(&mut actor, 2, Desired::Run { cap: Quota::Unlimited });
-    until("it grows", || xen.state(volunteer)["cap_percent"].as_u64().unwrap() >= 90);
-    assert!(xen.state(volunteer)["cap_percent"].as_u64().unwrap() <= 150, "the operator's own ceiling holds");
+    until("it grows", || xen.state(volunteer)["cap_percent"].as_u64().unwrap() >= 60);
+    assert!(xen.state(volunteer)["cap_percent"].as_u64().unwrap() <= 70, "the operator's own ceiling holds");
     order(&mut actor, 3, Desired::Stop);
     until("it is paused", || xen.is_paused(volunteer));
     assert!(xen.percent(&[volunteer], Duration::from_secs(1)) < 1.0);
@@ -169,13 +169,13 @@ fn caps_bite_and_it_is_left_as_found(xen: &mut Hypervisor, volunteer: &str) {
     // What somebody else sets is told, and left.
     order(&mut actor, 4, Desired::Run { cap: Quota::Unlimited });
     until("it runs", || !xen.is_paused(volunteer));
-    sh(&format!("xl sched-{scheduler} -d vol -c 77"));
+    sh(&format!("xl sched-{scheduler} -d vol -c 55"));
     until("it is stopped under a foreign ceiling", || {
         actor.tick(Timestamp(1_000_000));
         xen.is_paused(volunteer)
     });
-    assert_eq!(xen.state(volunteer)["cap_percent"], 77);
-    sh(&format!("xl sched-{scheduler} -d vol -c 150"));
+    assert_eq!(xen.state(volunteer)["cap_percent"], 55);
+    sh(&format!("xl sched-{scheduler} -d vol -c 70"));
     let report = actor.restore_all();
     assert!(report.failed.is_empty() && report.foreign.is_empty(), "{report:?}");
     assert_eq!(knobs("vol"), found);
@@ -217,7 +217,7 @@ fn the_foreground_gets_its_cpu(xen: &mut Hypervisor, volunteer: &str, foreground
     for _ in 0..ROUNDS {
         until("the volunteer has grown", || {
             let state = xen.state(volunteer);
-            state["paused"] == false && state["cap_percent"].as_u64().unwrap() >= 80
+            state["paused"] == false && state["cap_percent"].as_u64().unwrap() >= 60
         });
         let mut reaction = 0.0;
         got.push(demand(xen, &mut |xen| {
@@ -247,7 +247,7 @@ fn the_foreground_gets_its_cpu(xen: &mut Hypervisor, volunteer: &str, foreground
          weight {beside:.0}, beside one of the least weight {by_weight:.0}, beside a guarded one {guarded:.0}"
     );
     assert!(status.shrinks >= ROUNDS as u64, "{status:?}");
-    assert!(guarded > 0.9 * alone && guarded > beside, "alone {alone}, beside {beside}, guarded {guarded}");
+    assert!(guarded > 0.8 * alone && guarded > beside, "alone {alone}, beside {beside}, guarded {guarded}");
     assert!(actor.restore_all().failed.is_empty());
 }
 

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use super::helper::{Helper, PROGRAM, not_of_a_domain, refusal, refused};
 
-/// How long the helper lets the volunteer run without a look. (Chosen: twenty looks.)
-const LEASE: Duration = Duration::from_secs(1);
+/// How long the helper lets the volunteer run without a look, in ms. (Chosen: twenty looks.)
+const LEASE_MS: u64 = 1_000;
 /// How long no helper is started after one that could not be. (Chosen.)
 const REST: Duration = Duration::from_secs(1);
 const LOOK: &[u8] = b"{\"look\":{}}\n";
@@ -29,6 +29,7 @@ static GUARDING: Mutex<Guarding> = Mutex::new(Guarding::new());
 pub(crate) struct DomainState {
     /// Changes with each start.
     pub(crate) id: u32,
+    pub(crate) vcpus: u32,
     pub(crate) paused: bool,
     /// Ceiling in percent of one CPU, 0 is none; `None` where the scheduler has no ceilings.
     pub(crate) cap_percent: Option<u32>,
@@ -125,7 +126,7 @@ impl Guarding {
 }
 
 fn watch_by(helper: &mut Helper, volunteers: &[String]) -> io::Result<()> {
-    let body = json!({ "volunteers": volunteers, "lease_ms": LEASE.as_millis() as u64 });
+    let body = json!({ "volunteers": volunteers, "lease_ms": LEASE_MS });
     refused(helper.exchange(&json!({ "watch": body }))?).map(drop)
 }
 
@@ -216,7 +217,7 @@ mod tests {
     fn a_lapse_is_noticed_once_by_whatever_answer_tells_it_first() {
         let mut guarding = Guarding::new();
         let look = r#"{"look":{"foreground_ns":5,"volunteer_ns":3,"lapses":0}}"#;
-        let state = r#"{"state":{"id":3,"cpu_ns":1,"paused":true,"cap_percent":0,"weight":1,"lapses":1}}"#;
+        let state = r#"{"state":{"id":3,"vcpus":1,"cpu_ns":1,"paused":true,"cap_percent":0,"weight":1,"lapses":1}}"#;
         for (text, lapses) in [(look, 0), (state, 1), (&look.replace(":0}}", ":1}}"), 1)] {
             guarding.take_lapses(&parse(text));
             assert_eq!(guarding.lapses, lapses, "{text}");

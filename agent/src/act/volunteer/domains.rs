@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use gleaner_types::command::{Quota, Target};
 use gleaner_types::error::chain;
+use gleaner_types::units::CoreShare;
 
 use super::adopted::AdoptError;
 use super::error::VolunteerError;
@@ -31,6 +32,8 @@ struct Member {
     name: String,
     /// Its number, as last seen.
     id: u32,
+    /// CPU of its virtual CPUs: the hypervisor takes no cap above it.
+    most: CoreShare,
     /// As last seen.
     there: bool,
     hold: Hold,
@@ -146,6 +149,10 @@ impl DomainVolunteer {
         };
         let mut met = Vec::new();
         for member in self.members.iter_mut().filter(|member| member.there) {
+            let part = match part {
+                Quota::AtMost(part) => Quota::AtMost(part.min(member.most)),
+                Quota::Unlimited => Quota::Unlimited,
+            };
             match member.hold.enforce(part, frozen || result.is_err(), now) {
                 Ok(found) => met.extend(found),
                 Err(error) => result = result.and(Err(error)),
@@ -204,7 +211,8 @@ impl Member {
         };
         let yielding = (manage(DomainKind::Weight)?, LEAST_WEIGHT);
         let hold = Hold::new(yielding, (manage(DomainKind::Cap)?, PERIOD_US), manage(DomainKind::Paused)?);
-        Ok(Self { uuid: domain.uuid, name: domain.name, id: domain.id, there: true, hold })
+        let most = CoreShare::from_cores(1);
+        Ok(Self { uuid: domain.uuid, name: domain.name, id: domain.id, most, there: true, hold })
     }
 
     /// `lapses`: pauses by a helper that are known of.
@@ -229,6 +237,7 @@ impl Member {
                 managed.was_set(current);
             }
         }
+        self.most = CoreShare::from_cores(state.vcpus);
         if state.paused && xen::lapses() != lapses {
             self.hold.freezer.was_set(LeverValue::Frozen(true));
         }
