@@ -119,8 +119,8 @@ fn order(actor: &mut Actor, number: u64, desired: Desired) {
 /// Median and extremes, for people.
 fn spread(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
-    let at = |part: f64| values[((values.len() - 1) as f64 * part) as usize];
-    format!("least {:.1}, median {:.1}, nine tenths {:.1}, most {:.1}", at(0.0), at(0.5), at(0.9), at(1.0))
+    let at = |tenths: usize| values[(values.len() - 1) * tenths / 10];
+    format!("least {:.1}, median {:.1}, nine tenths {:.1}, most {:.1}", at(0), at(5), at(9), at(10))
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
