@@ -243,13 +243,14 @@ fn xen_version(folder: &Path) -> String {
 }
 
 /// Pauses those of the volunteer's domains that run; tells whether there was one. One that cannot be paused gets the least
-/// cap.
+/// cap. Their numbers are looked up in this moment, and the control domain is never among them.
 fn pause_all(hypervisor: &Hypervisor, volunteers: &[Uuid], infos: &mut Vec<DomainInfo>) -> bool {
     if volunteers.is_empty() || hypervisor.list_into(infos).is_err() {
         return false;
     }
     let mut ran = false;
-    for info in infos.iter().filter(|info| volunteers.contains(&info.uuid) && !info.dying && !info.paused) {
+    let volunteer = |info: &&DomainInfo| info.id != 0 && volunteers.contains(&info.uuid);
+    for info in infos.iter().filter(volunteer).filter(|info| !info.dying && !info.paused) {
         ran = true;
         if hypervisor.pause(info.id, true).is_err()
             && let Ok((weight, _)) = hypervisor.weight_and_cap(info.id)

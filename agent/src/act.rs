@@ -581,6 +581,23 @@ impl Actor {
         self.events.extend(guard.take_events());
         self.events.extend(self.network.iter().flat_map(NetworkBound::take_events));
         self.events.extend(self.disks.iter().flat_map(DiskBound::take_events));
+        self.record_domains();
+    }
+
+    /// Keeps the ledger to what is Gleaner's on the volunteer's domains: a pause of the operator's is not undone.
+    fn record_domains(&mut self) {
+        let records = self.guard.as_ref().and_then(|guard| guard.with_volunteer(|volunteer| volunteer.records()));
+        let records = records.unwrap_or_default();
+        let updated = self.ledger.update(|contents| {
+            for record in records {
+                if let Some(have) = contents.records.iter_mut().find(|have| have.lever == record.lever) {
+                    *have = record;
+                }
+            }
+        });
+        if let Err(error) = updated {
+            tracing::warn!(error = chain(&error), "what others have set on the volunteer's domains cannot be recorded");
+        }
     }
 
     fn tick_lease(&mut self, target: &Target, now: Timestamp) {
@@ -654,6 +671,9 @@ impl Actor {
 
     /// Stops the volunteer at once and puts everything back; from then on only observes.
     pub fn restore_all(&mut self) -> RestoreReport {
+        if !self.volunteer_domains.is_empty() {
+            self.tick_guard();
+        }
         if let Some(mut guard) = self.guard.take() {
             guard.stop();
             self.events.extend(guard.take_events());

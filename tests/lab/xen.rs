@@ -190,7 +190,7 @@ fn xen_domains_are_shown_limited_and_left_as_they_were() {
     let files = [strip("gleaner-agent", agent()), strip("lab-tests", std::env::current_exe().unwrap()), helper];
     for scheduler in ["credit2", "credit"] {
         let mut command = Command::new(lab::script("xen/host.sh"));
-        command.args(["-s", scheduler]).arg(&images).arg(lab::script("xen/lab-tests.sh")).args(&files);
+        command.args(["-s", scheduler, "-T", "900"]).arg(&images).arg(lab::script("xen/lab-tests.sh")).args(&files);
         let output = command.stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(

@@ -8,20 +8,19 @@ use std::time::{Duration, Instant};
 
 use gleaner_agent::act::{ActSettings, Actor, VolunteerChoice};
 use gleaner_agent::hierarchies::Hierarchies;
-use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_test_support::lab;
 use gleaner_types::command::{Command, Desired, Outcome, Quota, Target, Version};
 use gleaner_types::report::{VolunteerKind, VolunteerState};
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::{Bytes, CoreShare, Fraction};
+use gleaner_types::units::{Bytes, CoreShare};
 use serde_json::Value;
 
 use crate::guests::{agent, sh, until};
 use crate::xen::{knobs, run};
 
-/// Demands in one run.
-const ROUNDS: usize = 15;
+/// Demands beside each way to hold the volunteer.
+const ROUNDS: u64 = 5;
 /// Set for the process that holds a volunteer until it is killed.
 const HOLDS: &str = "GLEANER_LAB_HOLDS";
 
@@ -116,13 +115,6 @@ fn order(actor: &mut Actor, number: u64, desired: Desired) {
     assert!(matches!(outcome, Outcome::Applied { .. }), "{outcome:?}");
 }
 
-/// Median and extremes, for people.
-fn spread(mut values: Vec<f64>) -> String {
-    values.sort_by(f64::total_cmp);
-    let at = |tenths: usize| values[(values.len() - 1) * tenths / 10];
-    format!("least {:.1}, median {:.1}, nine tenths {:.1}, most {:.1}", at(0), at(5), at(9), at(10))
-}
-
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -160,8 +152,7 @@ fn caps_bite_and_it_is_left_as_found(xen: &mut Hypervisor, volunteer: &str) {
     println!("a volunteer capped at 30 % uses {used:.1} %");
     assert!((used - 30.0).abs() < 4.0, "{used}");
     order(&mut actor, 2, Desired::Run { cap: Quota::Unlimited });
-    until("it grows", || xen.state(volunteer)["cap_percent"].as_u64().unwrap() >= 60);
-    assert!(xen.state(volunteer)["cap_percent"].as_u64().unwrap() <= 70, "the operator's own ceiling holds");
+    until("only the operator's own ceiling holds", || xen.state(volunteer)["cap_percent"] == 70);
     order(&mut actor, 3, Desired::Stop);
     until("it is paused", || xen.is_paused(volunteer));
     assert!(xen.percent(&[volunteer], Duration::from_secs(1)) < 1.0);
@@ -182,73 +173,51 @@ fn caps_bite_and_it_is_left_as_found(xen: &mut Hypervisor, volunteer: &str) {
     sh(&format!("xl sched-{scheduler} -d vol -w 256; xl sched-{scheduler} -d vol -c 0"));
 }
 
-/// CPU that the foreground had in the first second of a demand for more CPUs than there are, beside each way to hold the
-/// volunteer; and how fast the guard gave way.
+/// CPU that the foreground has in a second of a demand for more CPUs than there are, beside each way to hold the volunteer.
+/// Nothing polls in that second but the guard itself. The ways take turns, so that a slow emulator is slow for all of them.
 fn the_foreground_gets_its_cpu(xen: &mut Hypervisor, volunteer: &str, foreground: &[&str]) {
-    let demand = |xen: &mut Hypervisor, wait: &mut dyn FnMut(&mut Hypervisor)| {
-        let before = xen.sum_ns(foreground);
-        let start = Instant::now();
+    let demand = |xen: &mut Hypervisor| {
         foreground.iter().for_each(|domain| xen.pause(domain, false));
-        wait(xen);
-        std::thread::sleep(Duration::from_secs(1).saturating_sub(start.elapsed()));
-        let got = (xen.sum_ns(foreground) - before) * 100.0 / start.elapsed().as_nanos() as f64;
+        let got = xen.percent(foreground, Duration::from_secs(1));
         foreground.iter().for_each(|domain| xen.pause(domain, true));
-        std::thread::sleep(Duration::from_millis(300));
         got
     };
     let scheduler = sh("xl info | sed -n 's/^xen_scheduler *: *//p'");
     let by_hand = |xen: &mut Hypervisor, runs: bool, weight: u32| {
         sh(&format!("xl sched-{scheduler} -d vol -w {weight}"));
         xen.pause(volunteer, !runs);
-        let got = (0..5).map(|_| demand(xen, &mut |_| {})).collect();
+        let got = demand(xen);
         xen.pause(volunteer, true);
-        median(got)
+        sh(&format!("xl sched-{scheduler} -d vol -w 256"));
+        got
     };
-    let alone = by_hand(xen, false, 256);
-    let beside = by_hand(xen, true, 256);
-    let by_weight = by_hand(xen, true, 1);
-    sh(&format!("xl sched-{scheduler} -d vol -w 256"));
-
-    // Grown in two seconds, so that a run has many demands. How it shrinks is not in this.
-    let guard = GuardSettings { growth_per_s: Fraction::clamped(0.5), ..GuardSettings::default() };
-    let mut actor = open(ActSettings { guard, ..settings(&["vol"]) });
-    order(&mut actor, 1, Desired::Run { cap: Quota::Unlimited });
-    let (mut reactions, mut got) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        until("the volunteer has grown", || {
-            let state = xen.state(volunteer);
-            state["paused"] == false && state["cap_percent"].as_u64().unwrap() >= 60
-        });
-        let mut reaction = 0.0;
-        got.push(demand(xen, &mut |xen| {
-            let start = Instant::now();
-            loop {
-                let state = xen.state(volunteer);
-                // A tenth of the host's two CPUs.
-                if state["paused"] == true || state["cap_percent"].as_u64().is_some_and(|cap| (1..=20).contains(&cap)) {
-                    reaction = start.elapsed().as_secs_f64() * 1e3;
-                    return;
-                }
-                assert!(start.elapsed() < Duration::from_secs(10), "the volunteer does not give way: {state}");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }));
-        reactions.push(reaction);
+    let [mut alone, mut beside, mut by_weight, mut guarded] = [const { Vec::new() }; 4];
+    for round in 0..ROUNDS {
+        alone.push(by_hand(xen, false, 256));
+        beside.push(by_hand(xen, true, 256));
+        by_weight.push(by_hand(xen, true, 1));
+        let mut actor = open(settings(&["vol"]));
+        order(&mut actor, round, Desired::Run { cap: Quota::Unlimited });
+        until("the volunteer runs", || !xen.is_paused(volunteer));
+        guarded.push(demand(xen));
+        let state = xen.state(volunteer);
+        assert_eq!((&state["weight"], &state["cap_percent"]), (&1.into(), &0.into()), "{state}");
+        assert!(actor.restore_all().failed.is_empty());
     }
-    let guarded = median(got);
-    let status = actor.guard_status().unwrap();
-    println!("{status:?}");
+    let [alone, beside, by_weight, guarded] = [alone, beside, by_weight, guarded].map(median);
     println!(
-        "ms from a demand for every CPU until the volunteer is at a tenth of the host or paused: {}",
-        spread(reactions)
+        "percent of a CPU that the foreground had under {scheduler} in a second of a demand for every CPU: alone {alone:.0}, \
+         beside a volunteer of its own weight {beside:.0}, beside one of the least weight {by_weight:.0}, beside a guarded \
+         one {guarded:.0}"
     );
-    println!(
-        "percent of a CPU that the foreground had in the second after: alone {alone:.0}, beside a volunteer of its own \
-         weight {beside:.0}, beside one of the least weight {by_weight:.0}, beside a guarded one {guarded:.0}"
-    );
-    assert!(status.shrinks >= ROUNDS as u64, "{status:?}");
-    assert!(guarded > 0.8 * alone && guarded > beside, "alone {alone}, beside {beside}, guarded {guarded}");
-    assert!(actor.restore_all().failed.is_empty());
+    if by_weight < 1.1 * beside {
+        gleaner_test_support::skipped!(
+            "what the guard leaves the foreground of {scheduler}: the least weight shows too little in this emulation to \
+             judge by ({by_weight:.0} to {beside:.0})"
+        );
+        return;
+    }
+    assert!(guarded > beside && guarded > 0.85 * by_weight, "alone {alone}, beside {beside}, guarded {guarded}");
 }
 
 /// A process that holds the volunteer as an agent does, until it is killed.
@@ -309,6 +278,18 @@ fn nobody_who_looks_after_it_leaves_it_paused(xen: &mut Hypervisor, volunteer: &
     xen.pause(volunteer, true);
 }
 
+fn what_the_operator_has_paused_stays_paused(xen: &mut Hypervisor, volunteer: &str) {
+    xen.pause(volunteer, false);
+    let mut actor = open(settings(&["vol"]));
+    order(&mut actor, 1, Desired::Run { cap: Quota::Unlimited });
+    until("it runs", || !xen.is_paused(volunteer));
+    sh("xl pause vol");
+    let report = actor.restore_all();
+    assert_eq!((report.failed.len(), report.foreign.len()), (0, 1), "{report:?}");
+    let state = xen.state(volunteer);
+    assert_eq!((&state["weight"], &state["paused"]), (&256.into(), &true.into()), "{state}");
+}
+
 fn domains_that_vanish_and_come_back(xen: &mut Hypervisor, volunteer: &str) {
     let second = make("second");
     let mut actor = open(settings(&["vol", &second]));
@@ -322,14 +303,25 @@ fn domains_that_vanish_and_come_back(xen: &mut Hypervisor, volunteer: &str) {
         actor.guard_status().unwrap().failure.is_some_and(|why| why.contains("none of the volunteer's Xen domains"))
     });
     assert!(run(&["observe", "--count", "2"]).contains("xen_domain"), "sensing goes on");
+    // Another domain of the same name is somebody else's.
+    sh("mkdom vol burn");
+    let stranger = uuid("vol");
+    let before = xen.cpu_ns(&stranger);
+    until("it runs on", || xen.cpu_ns(&stranger) - before > 5e8);
+    let state = xen.state(&stranger);
+    assert_eq!((&state["weight"], &state["cap_percent"], &state["paused"]), (&256.into(), &0.into(), &false.into()));
+    sh("xl destroy vol");
     // As after a restart: the same domain under another number, running and without limits.
     sh(&format!("xl create -q /tmp/vol.cfg 'uuid=\"{volunteer}\"'"));
     until("it is held again", || {
         let state = xen.state(volunteer);
-        state["weight"] == 1 && state["cap_percent"].as_u64().is_some_and(|cap| cap > 0)
+        state["weight"] == 1 && state["cap_percent"] == 0
     });
     until("and runs", || actor.guard_status().unwrap().state == VolunteerState::Active && !xen.is_paused(volunteer));
     assert!(actor.restore_all().failed.is_empty(), "what is gone needs nothing put back");
+    let state = xen.state(volunteer);
+    assert_eq!((&state["weight"], &state["paused"]), (&256.into(), &false.into()), "as it was started: {state}");
+    xen.pause(volunteer, true);
 }
 
 #[test]
@@ -363,7 +355,8 @@ fn xen_domains_as_the_volunteer_from_inside() {
 
     let xen = &mut Hypervisor::open();
     caps_bite_and_it_is_left_as_found(xen, &volunteer);
-    the_foreground_gets_its_cpu(xen, &volunteer, &foreground);
     nobody_who_looks_after_it_leaves_it_paused(xen, &volunteer);
+    what_the_operator_has_paused_stays_paused(xen, &volunteer);
     domains_that_vanish_and_come_back(xen, &volunteer);
+    the_foreground_gets_its_cpu(xen, &volunteer, &foreground);
 }

@@ -23,6 +23,7 @@ mod usage;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gleaner_planner::guard::Yields;
 use gleaner_types::command::Quota;
 use gleaner_types::report::{Levers, VolunteerKind};
 
@@ -39,7 +40,7 @@ use self::groups::ProcessGroups;
 use self::idle_class::{IdlePath, NotYielding, groups_yield};
 pub use self::usage::VolunteerUsage;
 use super::cgroup::MemoryRelease;
-use super::ledger::{Ledger, REGISTRY};
+use super::ledger::{Ledger, REGISTRY, Record};
 use super::managed::ForeignWrite;
 use super::settings::{ActSettings, Bound, VolunteerChoice};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
@@ -74,10 +75,10 @@ pub struct Volunteer {
     cache: Option<CacheGroup>,
 }
 
-/// Whether the kernel makes the volunteer yield, as last looked at.
+/// How the volunteer yields by itself, or why it may compete, as last looked at.
 #[derive(Debug)]
 struct Class {
-    yields: Result<(), NotYielding>,
+    yields: Result<Yields, NotYielding>,
     checked: Option<Instant>,
     /// The process groups that were looked at.
     of: Vec<i32>,
@@ -88,7 +89,7 @@ fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
     let foreseen = match settings.volunteer {
         VolunteerChoice::None => return "there is no volunteer to hold".to_owned(),
         VolunteerChoice::ProcessGroups => Err(NotYielding::NotRunning),
-        VolunteerChoice::Domain => Err(NotYielding::Domain),
+        VolunteerChoice::Domain => return law_in_words(&Ok(Yields::LeastWeight)),
         VolunteerChoice::Guest => {
             let found = adopted::guest(&settings.volunteer_name, &settings.roots, hierarchies);
             found.map_err(NotYielding::from).and_then(|found| foresee_adopted(&found, hierarchies))
@@ -107,7 +108,7 @@ fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
             None => Err(NotYielding::NoController),
         },
     };
-    law_in_words(&foreseen)
+    law_in_words(&foreseen.map(|()| Yields::Outright))
 }
 
 /// A guest or unit is put into the idle class when it is taken; the cgroups above it must be in it already.
@@ -183,9 +184,12 @@ fn foreseen_spare(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
 }
 
 /// The guard's law and why, in a sentence.
-fn law_in_words(yields: &Result<(), NotYielding>) -> String {
+fn law_in_words(yields: &Result<Yields, NotYielding>) -> String {
     match yields {
-        Ok(()) => {
+        Ok(Yields::LeastWeight) => "no quota but a command's or that of its harm, because the hypervisor gives its domains \
+                                    the least weight: foreground that wants every CPU has a little less"
+            .to_owned(),
+        Ok(Yields::Outright | Yields::ByWeight) => {
             "open, without a quota while the foreground leaves at least guard.open_above of the host, because the kernel itself makes \
                    the volunteer yield"
                 .to_owned()
@@ -252,7 +256,7 @@ impl Volunteer {
         mut weaknesses: Vec<String>,
         hierarchies: &Hierarchies,
     ) -> Self {
-        let yields = volunteer.yields(hierarchies);
+        let yields = volunteer.yields(hierarchies).map(|()| Yields::Outright);
         if yields.is_err() {
             weaknesses.push(format!("the guard's law is {}", law_in_words(&yields)));
         }
@@ -282,7 +286,7 @@ impl Volunteer {
     }
 
     fn of_domains(volunteer: DomainVolunteer, settings: &ActSettings, hierarchies: &Hierarchies) -> Self {
-        let yields = Err(NotYielding::Domain);
+        let yields = Ok(Yields::LeastWeight);
         let mut weaknesses = vec![
             format!("the guard's law is {}", law_in_words(&yields)),
             "the volunteer is Xen domains that were there before: they are paused when they should end, never ended"
@@ -313,7 +317,8 @@ impl Volunteer {
         let volunteer = ProcessGroups::open(&registry, Path::new("/proc"))
             .map_err(|error| VolunteerError::Registry(registry, error))?;
         let kind = VolunteerKind::ProcessGroups { registry: volunteer.registry().display().to_string() };
-        let class = Class { yields: groups_yield(&[], Path::new("/proc"), hierarchies), checked: None, of: Vec::new() };
+        let yields = groups_yield(&[], Path::new("/proc"), hierarchies).map(|()| Yields::Outright);
+        let class = Class { yields, checked: None, of: Vec::new() };
         let unbounded =
             Bound::CONTROLLERS.map(|bound| (bound, "process groups have no such bound".to_owned())).to_vec();
         let (containment, mut weaknesses) = (Containment::ProcessGroups(volunteer), groups::weaknesses(reason));
@@ -359,6 +364,14 @@ impl Volunteer {
         }
     }
 
+    /// What the ledger has to say of it now, where that changes while it is held: of Xen domains.
+    pub(super) fn records(&self) -> Vec<Record> {
+        match &self.containment {
+            Containment::Domains(volunteer) => volunteer.records(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Where its CPU time can be read.
     #[must_use]
     pub fn usage(&self) -> VolunteerUsage {
@@ -385,9 +398,9 @@ impl Volunteer {
         }
     }
 
-    /// Whether the kernel itself makes it yield, and if not why, completing "because …". Looks anew after a second, and
+    /// How it yields by itself, or why it may compete, completing "because …". Looks anew after a second, and
     /// when process groups have joined.
-    pub fn yields(&mut self, now: Instant) -> &Result<(), NotYielding> {
+    pub fn yields(&mut self, now: Instant) -> &Result<Yields, NotYielding> {
         let members = match &self.containment {
             Containment::Cgroup(_) | Containment::Domains(_) => Vec::new(),
             Containment::ProcessGroups(groups) => groups.numbers(),
@@ -396,9 +409,11 @@ impl Volunteer {
         let holds = class.checked.is_some_and(|checked| now.duration_since(checked) < CLASS_HOLDS);
         if !holds || class.of != members {
             let yields = match &self.containment {
-                Containment::Cgroup(volunteer) => volunteer.yields(&self.hierarchies),
-                Containment::ProcessGroups(groups) => groups_yield(&members, groups.proc(), &self.hierarchies),
-                Containment::Domains(_) => Err(NotYielding::Domain),
+                Containment::Cgroup(volunteer) => volunteer.yields(&self.hierarchies).map(|()| Yields::Outright),
+                Containment::ProcessGroups(groups) => {
+                    groups_yield(&members, groups.proc(), &self.hierarchies).map(|()| Yields::Outright)
+                }
+                Containment::Domains(_) => Ok(Yields::LeastWeight),
             };
             *class = Class { yields, checked: Some(now), of: members };
         }

@@ -8,6 +8,7 @@
 use std::io;
 use std::time::Instant;
 
+use gleaner_planner::guard::Yields;
 use gleaner_types::command::{Quota, Target};
 use gleaner_types::error::chain;
 use gleaner_types::units::CoreShare;
@@ -99,13 +100,17 @@ impl DomainVolunteer {
     }
 
     fn begin(&mut self, ledger: &mut Ledger) -> Result<(), VolunteerError> {
-        let levers = self.members.iter().flat_map(|member| member.hold.levers());
-        let records: Vec<Record> = levers.map(record).collect();
+        let records = self.records();
         ledger.update(|contents| contents.records.extend(records))?;
         for member in &mut self.members {
             member.hold.begin()?;
         }
         xen::watch(self.uuids()).map_err(VolunteerError::Watch)
+    }
+
+    /// What was found and what is Gleaner's, as of now: for the ledger.
+    pub(super) fn records(&self) -> Vec<Record> {
+        self.members.iter().flat_map(|member| member.hold.levers()).map(record).collect()
     }
 
     pub(super) fn uuids(&self) -> Vec<String> {
@@ -197,10 +202,12 @@ impl DomainVolunteer {
     }
 }
 
-/// Every value counts as Gleaner's: they change many times a second.
+/// Every value counts as Gleaner's, because also the helper sets them; but not what somebody else has set, such as a pause
+/// of the operator's.
 fn record(managed: &Managed) -> Record {
+    let ours = if managed.is_foreign() { vec![managed.ours().clone()] } else { Vec::new() };
     let Managed { lever, original, .. } = managed.clone();
-    Record { target: Target::Volunteer, lever, original, ours: Vec::new() }
+    Record { target: Target::Volunteer, lever, original, ours }
 }
 
 impl Member {
@@ -229,16 +236,22 @@ impl Member {
                 return Err(LeverError::Read { what: format!("the state of the Xen domain {}", self.name), source });
             }
         };
-        if !std::mem::replace(&mut self.there, true) || state.id != self.id {
+        let lapsed = state.paused && xen::lapses() != lapses;
+        self.there = true;
+        if state.id != self.id {
             tracing::info!(domain = self.name, id = state.id, "a domain of the volunteer was started anew");
-            self.id = state.id;
             for managed in self.hold.levers_mut() {
                 let current = managed.lever.read()?;
+                // A pause may be the helper's: whoever started it anew has to have meant it to be as before.
+                if !lapsed || current != LeverValue::Frozen(true) {
+                    managed.original = current.clone();
+                }
                 managed.was_set(current);
             }
+            self.id = state.id;
         }
         self.most = CoreShare::from_cores(state.vcpus);
-        if state.paused && xen::lapses() != lapses {
+        if lapsed {
             self.hold.freezer.was_set(LeverValue::Frozen(true));
         }
         Ok(())
@@ -249,8 +262,8 @@ impl Member {
 pub(super) fn foreseen(names: &[String]) -> String {
     match named(names) {
         Ok(domains) => format!(
-            "the guard's law: a quota at all times, because {}; {} can be the volunteer",
-            super::idle_class::NotYielding::Domain,
+            "the guard's law: {}; {} can be the volunteer",
+            super::law_in_words(&Ok(Yields::LeastWeight)),
             domains.iter().map(|domain| domain.name.as_str()).collect::<Vec<_>>().join(", ")
         ),
         Err(error) => format!("there would be no volunteer, because {}", chain(&error)),

@@ -25,9 +25,6 @@ pub enum NotYielding {
     /// The guest or unit cannot be the volunteer.
     #[error(transparent)]
     Adopt(#[from] AdoptError),
-    /// The volunteer is Xen domains.
-    #[error("Xen domains compete by weight")]
-    Domain,
     /// The volunteer is process groups, which are judged by what they hold.
     #[error("process groups are judged when they run")]
     NotRunning,
