@@ -236,22 +236,23 @@ impl Member {
                 return Err(LeverError::Read { what: format!("the state of the Xen domain {}", self.name), source });
             }
         };
-        let lapsed = state.paused && xen::lapses() != lapses;
-        self.there = true;
         if state.id != self.id {
+            // Whoever starts it keeps it paused while it is built: it fails to start when somebody else lets it run.
+            self.there = !state.paused;
+            if state.paused {
+                return Ok(());
+            }
             tracing::info!(domain = self.name, id = state.id, "a domain of the volunteer was started anew");
             for managed in self.hold.levers_mut() {
                 let current = managed.lever.read()?;
-                // A pause may be the helper's: whoever started it anew has to have meant it to be as before.
-                if !lapsed || current != LeverValue::Frozen(true) {
-                    managed.original = current.clone();
-                }
+                managed.original = current.clone();
                 managed.was_set(current);
             }
             self.id = state.id;
         }
+        self.there = true;
         self.most = CoreShare::from_cores(state.vcpus);
-        if lapsed {
+        if state.paused && xen::lapses() != lapses {
             self.hold.freezer.was_set(LeverValue::Frozen(true));
         }
         Ok(())
