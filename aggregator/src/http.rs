@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ureq::tls::TlsConfig;
 
-pub(crate) use self::tls::{TlsError, TlsFiles};
+pub(crate) use self::tls::{TlsError, TlsFiles, read_regular};
 
 /// A client. A status other than success is an answer, not an error.
 pub(crate) fn client(tls: Option<TlsConfig>) -> ureq::Agent {
@@ -26,7 +26,7 @@ pub(crate) fn client(tls: Option<TlsConfig>) -> ureq::Agent {
     config.build().new_agent()
 }
 
-/// Gets `url`, with `query` as the parameter of this name if there is one.
+/// Gets `url` with headers, and with `query` as the parameter of this name if there is one.
 ///
 /// # Errors
 /// No answer within the time limit.
@@ -34,26 +34,11 @@ pub(crate) fn get(
     client: &ureq::Agent,
     url: &str,
     query: Option<&str>,
-    time_limit: Duration,
-) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
-    let mut request = client.get(url);
-    if let Some(query) = query {
-        request = request.query("query", query);
-    }
-    request.config().timeout_global(Some(time_limit)).build().call()
-}
-
-/// Gets `url` with headers.
-///
-/// # Errors
-/// No answer within the time limit.
-pub(crate) fn get_with(
-    client: &ureq::Agent,
-    url: &str,
     headers: &[(&str, &str)],
     time_limit: Duration,
 ) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
     let request = headers.iter().fold(client.get(url), |request, (name, value)| request.header(*name, *value));
+    let request = query.into_iter().fold(request, |request, query| request.query("query", query));
     request.config().timeout_global(Some(time_limit)).build().call()
 }
 

@@ -5,10 +5,12 @@
 //! [`LONGEST_REASON`] characters. Every reading is bounded in time and in size. `docs/applications.md` defines what each
 //! source counts as a mean, as idle and as late.
 
+mod access;
 mod answer;
 mod error;
 mod exec;
 mod http;
+mod openmetrics;
 mod postgres;
 mod prometheus;
 mod push;
@@ -16,7 +18,7 @@ mod push;
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gleaner_types::application::{ResponseSource, ResponseTime};
 
@@ -41,6 +43,7 @@ enum Source {
     Push(Pushed),
     Prometheus(Arc<prometheus::Prometheus>),
     Http(Arc<http::Document>),
+    Openmetrics(Box<openmetrics::Openmetrics>),
     Postgres(Box<postgres::Postgres>),
     Exec(exec::Program),
 }
@@ -57,11 +60,17 @@ impl ResponseReader {
     fn with_time_limit(source: &ResponseSource, interval: Duration, time_limit: Duration) -> Result<Self, SourceError> {
         let source = match source {
             ResponseSource::Push => Source::Push(Pushed::new(interval)),
-            ResponseSource::Prometheus { url, query } => {
-                Source::Prometheus(Arc::new(prometheus::Prometheus::new(url, query, interval, time_limit)?))
+            ResponseSource::Prometheus { url, query, access } => {
+                Source::Prometheus(Arc::new(prometheus::Prometheus::new(url, access, query, interval, time_limit)?))
             }
-            ResponseSource::Http { url, pointer, unit } => {
-                Source::Http(Arc::new(http::Document::new(url, pointer, *unit, interval, time_limit)?))
+            ResponseSource::Http { url, pointer, unit, access } => {
+                Source::Http(Arc::new(http::Document::new(url, access, pointer, *unit, interval, time_limit)?))
+            }
+            ResponseSource::Openmetrics { url, metric, labels, in_flight, unit, access } => {
+                let (metric, labels, in_flight) = (metric.clone(), labels.clone(), in_flight.clone());
+                let selection = openmetrics::Selection { metric, labels, in_flight, unit: *unit };
+                let source = openmetrics::Openmetrics::new(url, access, selection, interval, time_limit)?;
+                Source::Openmetrics(Box::new(source))
             }
             ResponseSource::Postgres { connection } => {
                 Source::Postgres(Box::new(postgres::Postgres::new(connection, interval, time_limit)?))
@@ -86,11 +95,16 @@ impl ResponseReader {
             Source::Push(pushed) => pushed.take(),
             Source::Prometheus(prometheus) => {
                 let prometheus = Arc::clone(prometheus);
-                blocking(move || prometheus.read()).await
+                blocking(move || prometheus.read()).await.unwrap_or_else(|broken_off| broken_off)
             }
             Source::Http(document) => {
                 let document = Arc::clone(document);
-                blocking(move || document.read()).await
+                blocking(move || document.read()).await.unwrap_or_else(|broken_off| broken_off)
+            }
+            Source::Openmetrics(openmetrics) => {
+                let exposition = openmetrics.exposition();
+                let totals = blocking(move || exposition.read()).await.flatten();
+                openmetrics.take(totals, Instant::now())
             }
             Source::Postgres(postgres) => postgres.read().await,
             Source::Exec(program) => program.read().await,
@@ -106,22 +120,21 @@ pub fn check(source: &ResponseSource) -> Result<(), SourceError> {
     ResponseReader::new(source, TIME_LIMIT).map(|_| ())
 }
 
-/// A source as it is shown: without secrets, which are a password and the query of an address.
+/// A source as it is shown: without secrets, which are a password and the query of an address. A token is in a file.
 pub(crate) fn shown(source: &ResponseSource) -> ResponseSource {
-    match source {
-        ResponseSource::Http { url, pointer, unit } => {
-            ResponseSource::Http { url: http::shown(url), pointer: pointer.clone(), unit: *unit }
-        }
-        ResponseSource::Postgres { connection } => ResponseSource::Postgres { connection: postgres::shown(connection) },
-        ResponseSource::Push | ResponseSource::Prometheus { .. } | ResponseSource::Exec { .. } => source.clone(),
+    let mut source = source.clone();
+    match &mut source {
+        ResponseSource::Http { url, .. } | ResponseSource::Openmetrics { url, .. } => *url = http::shown(url),
+        ResponseSource::Postgres { connection } => *connection = postgres::shown(connection),
+        ResponseSource::Push | ResponseSource::Prometheus { .. } | ResponseSource::Exec { .. } => {}
     }
+    source
 }
 
-async fn blocking(read: impl FnOnce() -> ResponseTime + Send + 'static) -> ResponseTime {
-    match tokio::task::spawn_blocking(read).await {
-        Ok(time) => time,
-        Err(error) => missing(format!("the reading broke off: {error}")),
-    }
+/// Reads where waiting blocks nobody.
+async fn blocking<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, ResponseTime> {
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(|error| missing(format!("the reading broke off: {error}")))
 }
 
 /// The parsers of sources' answers, for the fuzz targets.
@@ -129,5 +142,6 @@ async fn blocking(read: impl FnOnce() -> ResponseTime + Send + 'static) -> Respo
 pub(crate) fn fuzz(data: &[u8]) {
     exec::fuzz(data);
     http::fuzz(data);
+    openmetrics::fuzz(data);
     prometheus::fuzz(data);
 }

@@ -255,10 +255,13 @@ pub(crate) enum PlanCommand {
 pub(crate) enum ReproduceCommand {
     /// Cluster sizing in residual resources: cost, energy and deadlines against an exhaustive survey, and more.
     Rhic {
-        /// First of the foreground mixes; 1 is the one the jobs are calibrated with.
+        /// Whose jobs: the papers', or any.
+        #[arg(long, value_enum, default_value_t = JobsWord::Papers)]
+        jobs: JobsWord,
+        /// First of the foreground mixes; 1 is the one the jobs are calibrated with. Any jobs are drawn from it.
         #[arg(long, default_value_t = gleaner_experiments::rhic::Options::default().seed)]
         seed: u64,
-        /// How many mixes; the paper ran everything twice.
+        /// How many mixes of the papers' jobs; the paper ran everything twice.
         #[arg(long, default_value_t = gleaner_experiments::rhic::Options::default().mixes, value_parser = clap::value_parser!(u64).range(1..=50))]
         mixes: u64,
         /// Folder of real traces for the promises; without one they are judged only on generated sessions.
@@ -389,6 +392,15 @@ pub(crate) enum ReproduceCommand {
         #[arg(long)]
         details: bool,
     },
+}
+
+/// The jobs of `gleaner reproduce rhic`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum JobsWord {
+    /// Those of the papers, for the papers' figures.
+    Papers,
+    /// Twenty that nothing was tuned on, and some that are hard to size: what the sizing costs above the best fixed size.
+    Any,
 }
 
 /// A forecaster of `gleaner reproduce chisim`.

@@ -1,7 +1,7 @@
 //! A decision about a job's size, in words. In: the decision. Out: its lines, with what the model of the job's stages says beside its
 //! rate. Called by `commands::explain`.
 
-use gleaner_types::job::{Decision, IoKnot};
+use gleaner_types::job::{Decision, IoKnot, Samples};
 use gleaner_types::stages::{DecidedBy, StageOpinion, StageSize};
 use gleaner_types::text::counted;
 
@@ -39,12 +39,25 @@ pub(crate) fn decision(decision: &Decision, unit: CpuUnit) -> String {
     if !decision.io_curve.is_empty() {
         lines.push(format!("  seen so far: {}", io_curve(&decision.io_curve, unit)));
     }
+    if decision.assumed {
+        lines.push("  nothing was seen of what volunteers bring: half of what they could is assumed".to_owned());
+    }
+    lines.extend(samples(&decision.samples));
     lines.extend(decision.stages.iter().flat_map(|opinion| stages(opinion, decision)));
     lines.push(candidates(&decision.candidates, decision.size, unit));
     if decision.considered as usize > decision.candidates.len() {
         lines.push(format!("({} candidates were considered; these are around the chosen one)", decision.considered));
     }
     lines.join("\n")
+}
+
+/// How many seconds say what the cluster can do, and why the others do not.
+fn samples(samples: &Samples) -> Option<String> {
+    let rejected = samples.rejected.iter().map(|own| format!("{} s {}", own.seconds, own.reason.words()));
+    let rejected: Vec<String> = rejected.collect();
+    let not = if rejected.is_empty() { String::new() } else { format!("; not counted: {}", rejected.join(", ")) };
+    let seen = samples.taken > 0 || !samples.rejected.is_empty();
+    seen.then(|| format!("  learned from {} s since the decision before{not}", samples.taken))
 }
 
 /// Which of the models decided, of a job's rate and of its stages, and what the other would have done.
@@ -103,7 +116,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use gleaner_types::id::JobId;
-    use gleaner_types::job::{Bound, Candidate, Goal};
+    use gleaner_types::job::{Bound, Candidate, Goal, Unsampled, UnsampledFor};
     use gleaner_types::stages::StagePrediction;
     use gleaner_types::time::Timestamp;
     use gleaner_types::units::{CoreShare, Dollars, Fraction};
@@ -132,6 +145,8 @@ mod tests {
             processing_rate: None,
             yield_ratio: None,
             io_curve: Vec::new(),
+            samples: Samples::default(),
+            assumed: false,
             size_before: 1,
             size,
             selection: BTreeMap::new(),
@@ -153,6 +168,20 @@ mod tests {
 
     fn about_stages(decision: &Decision) -> Vec<String> {
         decision.stages.iter().flat_map(|opinion| stages(opinion, decision)).collect()
+    }
+
+    #[test]
+    fn it_is_said_what_was_seen_and_what_was_assumed() {
+        let mut blind = sized(1, Bound::Cost, None);
+        assert!(!decision(&blind, CpuUnit::Cores).contains("learned"), "one machine");
+        let rejected = vec![
+            UnsampledFor { reason: Unsampled::Changed, seconds: 5 },
+            UnsampledFor { reason: Unsampled::SettingUp, seconds: 55 },
+        ];
+        (blind.assumed, blind.samples) = (true, Samples { taken: 0, rejected });
+        let whole = decision(&blind, CpuUnit::Cores);
+        let line = "learned from 0 s since the decision before; not counted: 5 s just after a change, 55 s while volunteers were set up";
+        assert!(whole.contains(line) && whole.contains("half of what they could is assumed"), "{whole}");
     }
 
     #[test]

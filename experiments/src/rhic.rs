@@ -5,6 +5,10 @@
 //! Jobs are calibrated on the survey's ranges with the foreground mix 1 ([`crate::jobs`]); every figure comes from
 //! other mixes and other seeds.
 
+pub mod any_job;
+pub mod drawn;
+mod values;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -18,6 +22,7 @@ use gleaner_simulator::foreground::Session;
 use gleaner_simulator::scenario::{HostClass, JobProfile};
 use gleaner_types::job::{Goal, Prices};
 use gleaner_types::units::{DollarsPerHour, Fraction};
+use values::{least_mean, mean, percent_over};
 
 /// Prices of a volunteer in the survey, in dollars an hour (RHIC Fig. 11).
 pub const VOLUNTEER_PRICES: [f64; 4] = [0.20, 0.42, 0.60, 0.80];
@@ -164,14 +169,6 @@ const CHEAPEST: Goal = Goal::Cost { budget: None };
 fn survey_least(runs: &Runs, bed: Bed, job: &'static str, mix: u64, value: impl Fn(&ClusterRun) -> f64) -> f64 {
     let of = |volunteers| runs.get(&Key::Survey { job, mix, volunteers }).map_or(f64::INFINITY, &value);
     bed.sizes().map(of).fold(f64::INFINITY, f64::min)
-}
-
-fn mean(values: &[f64]) -> f64 {
-    if values.is_empty() { f64::NAN } else { values.iter().sum::<f64>() / values.len() as f64 }
-}
-
-fn percent_over(value: f64, least: f64) -> f64 {
-    (value / least - 1.0) * 100.0
 }
 
 /// Runs everything. `progress` is told the stage, and how many of its runs are done, from any thread.
@@ -538,6 +535,7 @@ impl Report<'_> {
     /// What other algorithms cost more than ours on the same mixes.
     fn others(&mut self) {
         let mut excess: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+        let mut energies: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for (key, run) in &self.runs.done {
             let Key::Other { job, mix, goal, name } = key else { continue };
             let value = match *goal {
@@ -556,6 +554,9 @@ impl Report<'_> {
             };
             let case = format!("{job}, mix {mix}, {name}");
             self.out.details.push(Detail { experiment: experiment.into(), case, quantity, value, unit: "%" });
+            if *goal == "energy" {
+                energies.entry(name.clone()).or_default().push(value);
+            }
             if *goal == "cost" {
                 let family = if name.starts_with("fuzzy") { "fuzzy" } else { "threshold" };
                 excess.entry(family).or_default().push(value);
@@ -578,6 +579,9 @@ impl Report<'_> {
             spread("threshold")
         );
         self.figure("rhic.threshold_cost_excess", None, threshold, "%", ("above 0", threshold > 0.0), note);
+        let (best, gap) = least_mean(&energies).unwrap_or(("none", f64::NAN));
+        let note = format!("mean energy above ours of the algorithm that takes least, {best}");
+        self.figure("rhic.best_baseline_energy_gap", None, gap, "%", ("above 0", gap > 0.0), note);
     }
 
     fn churn(&mut self, deadlines: &Deadlines) {

@@ -9,6 +9,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use gleaner_planner::advice::{History, Question};
 use gleaner_planner::goal::Margins;
 use gleaner_planner::io_model::{IoModel, IoPoint};
+use gleaner_planner::progress::Tail;
 use gleaner_planner::selection::{Offer, ranked};
 use gleaner_planner::sizing::{Response, Sizing};
 use gleaner_planner::snapshot::{Dedicated, Interactive, JobState, Observation, Search, SizeQuestion, VERSION, size};
@@ -48,7 +49,9 @@ fn search(criterion: &mut Criterion) {
                         response: Response::Yield(0.9),
                         energy: None,
                         mean_task_s: 20.0,
-                        tail_s: 20.0,
+                        tail: Tail { mean_s: 20.0, variation: 0.5, sure: Some(0.9), lost_s: 0.0 },
+                        unfinished: u32::MAX,
+                        dedicated_slots: 96,
                         set_up_s: 10.0,
                         dedicated: 6,
                         dedicated_potential: CoreShare::clamped(9_600.0),

@@ -30,6 +30,7 @@ pub mod protecting;
 pub mod queue;
 pub mod reclaim;
 pub mod reservations;
+pub mod sampling;
 pub mod search;
 pub mod selection;
 pub mod sharing;

@@ -63,6 +63,9 @@ impl Yield {
 pub struct Efficiency {
     base: Option<String>,
     classes: BTreeMap<String, ClassRecord>,
+    /// Part of the job that a class must have done before its efficiency is used.
+    #[serde(default)]
+    least_done: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -73,9 +76,12 @@ struct ClassRecord {
     cpu_percent_s: f64,
 }
 
-/// Part of a job that a class must have done before its efficiency is used. Chosen: a few dozen tasks of the
-/// papers' jobs.
-const LEAST_DONE: f64 = 0.005;
+/// Tasks that a class must have done before its efficiency is used, and the bounds of that as a part of the job. Chosen: with twenty
+/// tasks that vary by half the efficiency is off by a ninth.
+const LEAST_TASKS: f64 = 20.0;
+const LEAST_DONE: (f64, f64) = (0.000_5, 0.05);
+/// The same of a job whose tasks are not known. Chosen: a few dozen tasks of the papers' jobs.
+const LEAST_DONE_OF_ANY: f64 = 0.005;
 
 /// Most classes of a job that are told apart: what a host says of its CPU is stored with the job. Chosen.
 const MOST_CLASSES: usize = 64;
@@ -90,7 +96,39 @@ impl Efficiency {
         }
         // Of equally common ones the first by name, so that the choice is always the same.
         let base = counts.iter().rev().max_by_key(|(_, count)| **count).map(|(class, _)| (*class).to_owned());
-        Self { base, classes: BTreeMap::new() }
+        Self { base, classes: BTreeMap::new(), least_done: None }
+    }
+
+    /// The job has so many tasks.
+    pub fn tasks(&mut self, total: u32) {
+        if total > 0 {
+            self.least_done = Some((LEAST_TASKS / f64::from(total)).clamp(LEAST_DONE.0, LEAST_DONE.1));
+        }
+    }
+
+    /// Work per unit of productivity of a class, once it has done enough.
+    fn per_unit(&self, class: &str) -> Option<f64> {
+        let least = self.least_done.unwrap_or(LEAST_DONE_OF_ANY);
+        let record = self.classes.get(class).filter(|record| record.done >= least)?;
+        (record.cpu_percent_s > 0.0).then(|| record.done / record.cpu_percent_s)
+    }
+
+    /// Its efficiency has been seen, or is 1 by definition.
+    #[must_use]
+    pub fn is_known(&self, class: &str) -> bool {
+        self.base.as_deref() == Some(class) || self.per_unit(class).is_some()
+    }
+
+    /// Productivity of all classes so far, by their present efficiencies, in percent of one core × seconds.
+    #[must_use]
+    pub fn productivity_percent_s(&self) -> f64 {
+        self.classes.iter().map(|(class, record)| record.cpu_percent_s * self.of(class)).sum()
+    }
+
+    /// The efficiency of each class that was seen.
+    #[must_use]
+    pub fn all(&self) -> BTreeMap<String, f64> {
+        self.classes.keys().map(|class| (class.clone(), self.of(class))).collect()
     }
 
     /// Takes work done by a host of a class, as a part of the job, and the productivity it took.
@@ -110,15 +148,11 @@ impl Efficiency {
     /// E_K of RHIC Eq. 7: (J_K / P_K) × (P_0 / J_0); 1 for the base class and while there is too little data.
     #[must_use]
     pub fn of(&self, class: &str) -> f64 {
-        let per_unit = |class: &str| {
-            let record = self.classes.get(class).filter(|record| record.done >= LEAST_DONE)?;
-            (record.cpu_percent_s > 0.0).then(|| record.done / record.cpu_percent_s)
-        };
         let both = self
             .base
             .as_deref()
             .filter(|base| *base != class)
-            .and_then(|base| Some(per_unit(class)? / per_unit(base)?));
+            .and_then(|base| Some(self.per_unit(class)? / self.per_unit(base)?));
         both.map_or(1.0, |ratio| ratio.clamp(0.05, 20.0))
     }
 }
@@ -160,6 +194,19 @@ mod tests {
         assert!((seen.of("new") - 2.0).abs() < 1e-12);
         assert!((seen.of("old") - 1.0).abs() < f64::EPSILON && (seen.of("unseen") - 1.0).abs() < f64::EPSILON);
         assert!(((share(400.0) * seen.of("new")) - share(800.0)).abs() < 1e-9);
+        // 10,000 and twice 15,000.
+        assert!((seen.productivity_percent_s() - 40_000.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn an_efficiency_is_known_after_some_tasks() {
+        let mut seen = Efficiency::relative_to(["old"].into_iter());
+        seen.tasks(1_000);
+        seen.observe("old", 0.5, share(1_000.0), 10.0);
+        seen.observe("new", 0.019, share(100.0), 10.0);
+        assert!(seen.is_known("old") && !seen.is_known("new") && !seen.is_known("unseen"), "nineteen tasks");
+        seen.observe("new", 0.001, share(0.0), 0.0);
+        assert!(seen.is_known("new"));
     }
 
     #[test]

@@ -21,6 +21,13 @@ impl ProcessingRate {
         }
     }
 
+    /// Takes the workers' productivity so far, in percent of one core × seconds, as it counts by what is known now.
+    pub fn used_in_all(&mut self, percent_s: f64) {
+        if percent_s >= 0.0 {
+            self.cpu_percent_s = percent_s;
+        }
+    }
+
     /// Takes the fraction of the job that is complete. Progress never decreases.
     pub fn completed(&mut self, fraction: Fraction) {
         self.completed = self.completed.max(fraction.value().min(1.0));
@@ -76,20 +83,86 @@ pub fn time_with_set_up(remaining: Fraction, rate: f64, before: CoreShare, after
     set_up_s + time_remaining(Fraction::clamped(remaining.value() - done_before), after, rate)
 }
 
-/// Standard deviations of task lengths by which the last tasks of a job are expected to outlast the mean. Chosen on the
-/// calibration mixes of the simulator.
-const TAIL_DEVIATIONS: f64 = 1.5;
+/// Probability with which the last tasks of a job are to be done within the padding of a deadline's estimate. Chosen.
+const SURE: f64 = 0.9;
 /// Factor on the probability of a loss, because a missed deadline is worse than an early completion. Chosen.
 const LOSS_WEIGHT: f64 = 2.0;
 
-/// Padding of completion estimates against stragglers, in seconds. RHIC pads with the mean length of a task (§4.4); for a
-/// deadline that is too little where lengths differ much, so there their spread counts too, and the tasks that a lost
-/// volunteer leaves to be run again: `loss` is the probability that one is lost while a task runs.
-#[must_use]
-pub fn straggler_tail_s(goal: Goal, mean_task_s: f64, deviation_s: Option<f64>, loss: f64) -> f64 {
-    let Goal::Deadline { .. } = goal else { return mean_task_s };
-    let deviation_s = deviation_s.filter(|deviation| deviation.is_finite()).unwrap_or(0.0).max(0.0);
-    mean_task_s * (1.0 + (LOSS_WEIGHT * loss).clamp(0.0, 1.0)) + TAIL_DEVIATIONS * deviation_s
+/// Padding of completion estimates against stragglers: how much later the last task ends than all work would be done if it could
+/// be cut at will. RHIC pads with the mean length of a task (§4.4). For a deadline that is too little where lengths differ much or
+/// many tasks run: there it is what the longest of them takes beyond that, by the lengths of finished ones ([`longest_left_s`]).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tail {
+    /// Mean length of a task, in seconds.
+    pub mean_s: f64,
+    /// Standard deviation of lengths over their mean.
+    pub variation: f64,
+    /// Probability with which the padding is enough; `None` where the mean length is taken.
+    pub sure: Option<f64>,
+    /// Padding for tasks that are run again, in seconds.
+    pub lost_s: f64,
+}
+
+impl Tail {
+    /// Of a job with this goal. For a deadline the tasks that a lost volunteer leaves to be run again are added: `loss` is the
+    /// probability that one is lost while a task runs.
+    #[must_use]
+    pub fn of(goal: Goal, mean_s: f64, deviation_s: Option<f64>, loss: f64) -> Self {
+        let deviation_s = deviation_s.filter(|deviation| deviation.is_finite()).unwrap_or(0.0).max(0.0);
+        let variation = if mean_s > 0.0 { deviation_s / mean_s } else { 0.0 };
+        let (sure, lost_s) = match goal {
+            Goal::Deadline { .. } => (Some(SURE), mean_s * (LOSS_WEIGHT * loss).clamp(0.0, 1.0)),
+            Goal::Cost { .. } | Goal::Energy => (None, 0.0),
+        };
+        Self { mean_s, variation, sure, lost_s }
+    }
+
+    /// The padding where so many tasks run at the end, in seconds.
+    #[must_use]
+    pub fn seconds(&self, running: u32) -> f64 {
+        let Some(sure) = self.sure else { return self.mean_s + self.lost_s };
+        // What is left of the tasks that run at the end is work as well, and counted there.
+        let counted_s = self.mean_s / 2.0 * (1.0 + self.variation * self.variation);
+        let longest_s = longest_left_s(self.mean_s, self.variation, running, sure);
+        (longest_s - counted_s).max(0.0) + self.lost_s
+    }
+}
+
+/// How long the longest of so many running tasks runs on, with the probability `sure`, in seconds. Tasks began one after
+/// another, so what is left of one is a stationary excess: the part `E[(X - t)+] / E[X]` of them runs on for more than `t`, of
+/// which among `n` none is left with the probability `exp(-n E[(X - t)+] / E[X])`. Lengths are taken to be log-normal with the
+/// mean and the variation of the finished ones, because engines tell no more of them.
+fn longest_left_s(mean_s: f64, variation: f64, running: u32, sure: f64) -> f64 {
+    let few = -sure.ln() / f64::from(running.max(1));
+    let (mut low, mut high) = (0.0, LONGEST);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if excess(middle, variation) > few { low = middle } else { high = middle }
+    }
+    mean_s * high
+}
+
+/// No task is so many times as long as the mean one.
+const LONGEST: f64 = 1_000.0;
+
+/// `E[(X - t)+]` of a log-normal `X` of mean 1, at `t` above 0.
+fn excess(t: f64, variation: f64) -> f64 {
+    let variance = (1.0 + variation * variation).ln();
+    let deviation = variance.sqrt();
+    if deviation < 1e-6 {
+        return (1.0 - t).max(0.0);
+    }
+    let half = variance / 2.0;
+    below((half - t.ln()) / deviation) - t * below((-half - t.ln()) / deviation)
+}
+
+/// The standard normal distribution function (Abramowitz and Stegun 26.2.17, off by at most 7.5e-8).
+fn below(x: f64) -> f64 {
+    let k = 1.0 / (1.0 + 0.231_641_9 * x.abs());
+    let series = [1.330_274_429, -1.821_255_978, 1.781_477_937, -0.356_563_782, 0.319_381_530];
+    let sum = series.iter().fold(0.0, |sum, part| (sum + part) * k);
+    let above = (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt() * sum;
+    if x < 0.0 { above } else { 1.0 - above }
 }
 
 #[cfg(test)]
@@ -124,11 +197,43 @@ mod tests {
     #[test]
     fn deadlines_count_on_stragglers() {
         let deadline = Goal::Deadline { within_s: 1.0 };
-        let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got}");
-        near(straggler_tail_s(deadline, 100.0, Some(40.0), 0.0), 160.0);
-        near(straggler_tail_s(deadline, 100.0, None, 0.1), 120.0);
-        near(straggler_tail_s(deadline, 100.0, None, 0.9), 200.0);
-        near(straggler_tail_s(Goal::Energy, 100.0, Some(40.0), 0.9), 100.0);
+        let tail_s = |goal, deviation_s, loss, running| Tail::of(goal, 100.0, deviation_s, loss).seconds(running);
+        let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-3 * want, "{got} and {want}");
+        // Tasks of one length: of 100 one has run for less than 0.105 % of it with a probability of a tenth. Half of it is work.
+        near(tail_s(deadline, None, 0.0, 100), 100.0 * (1.0 + 0.9_f64.ln() / 100.0) - 50.0);
+        // A tenth of a chance of a loss counts twice.
+        let without = tail_s(deadline, Some(40.0), 0.0, 100);
+        near(tail_s(deadline, Some(40.0), 0.1, 100), without + 20.0);
+        near(tail_s(deadline, Some(40.0), 0.9, 100), without + 100.0);
+        near(tail_s(Goal::Energy, Some(40.0), 0.9, 600), 100.0);
+        assert!(Tail::of(deadline, 0.0, Some(1.0), 0.0).seconds(0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_normal_distribution_and_the_excess_by_hand() {
+        let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-6, "{got} and {want}");
+        near(below(0.0), 0.5);
+        near(below(1.959_964), 0.975);
+        near(below(-1.0), 0.158_655_3);
+        // Of mean 1 nothing is lost at 0, and more variation leaves more beyond.
+        near(excess(1e-9, 0.7), 1.0);
+        near(excess(0.25, 0.0), 0.75);
+        // At the mean: 2 below(deviation / 2) - 1.
+        let deviation = (1.0_f64 + 0.49).ln().sqrt();
+        near(excess(1.0, 0.7), 2.0 * below(deviation / 2.0) - 1.0);
+    }
+
+    proptest::proptest! {
+        /// More tasks, longer ones, or ones of lengths that differ more end later.
+        #[test]
+        fn the_tail_grows(mean in 1.0..600.0_f64, variation in 0.0..1.5_f64, running in 1..2_000_u32) {
+            let longest_left_s = |mean, variation, running| longest_left_s(mean, variation, running, SURE);
+            let longest = longest_left_s(mean, variation, running);
+            proptest::prop_assert!(longest_left_s(mean, variation, running * 2) >= longest - 1e-6);
+            proptest::prop_assert!(longest_left_s(mean * 1.5, variation, running) >= longest - 1e-6);
+            // Of few tasks the typical one counts, and that is shorter where lengths differ more.
+            proptest::prop_assert!(running < 20 || longest_left_s(mean, variation + 0.3, running) >= longest);
+        }
     }
 
     #[test]

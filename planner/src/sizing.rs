@@ -14,12 +14,16 @@ use gleaner_types::units::{CoreShare, Dollars, Fraction};
 use crate::goal::{Margins, Score, plan_deadline};
 use crate::io_model::IoCurve;
 use crate::power::marginal_watts;
-use crate::progress::time_with_set_up;
+use crate::progress::{Tail, time_with_set_up};
 use crate::selection::Offer;
 
 /// Part of the cost or energy still to come that a change must save, or the size stays: below it the difference
 /// is noise, and every change costs a transition. Chosen.
 const LEAST_GAIN: f64 = 0.01;
+
+/// Part of their potential that volunteers are assumed to use where nothing was seen of it. Chosen: as of what a curve extrapolates
+/// for a deadline ([`IoCurve::cautious`]).
+const ASSUMED_YIELD: f64 = 0.5;
 
 /// What workers really use of their potential.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,6 +32,14 @@ pub enum Response<'a> {
     Yield(f64),
     /// As observed at several sizes (RHIC §4.3).
     Curve(&'a IoCurve),
+    /// Assumed, because nothing was seen: dedicated workers use all their potential, volunteers half of theirs, up to as much as
+    /// the dedicated ones have where it is said that their disks feed no more.
+    Assumed {
+        /// Potential of the dedicated workers.
+        dedicated: CoreShare,
+        /// Potential of volunteers beyond which more bring nothing.
+        fed: Option<CoreShare>,
+    },
     /// The same for another number of dedicated hosts, this many times as many: each of them is taken to feed as much
     /// of what is asked of it as before, so both axes stretch.
     Stretched(&'a IoCurve, f64),
@@ -40,6 +52,10 @@ impl Response<'_> {
         match self {
             Self::Yield(ratio) => potential * ratio,
             Self::Curve(curve) => curve.actual(potential),
+            Self::Assumed { dedicated, fed } => {
+                let volunteers = potential.saturating_sub(dedicated);
+                potential.min(dedicated) + fed.map_or(volunteers, |fed| volunteers.min(fed)) * ASSUMED_YIELD
+            }
             Self::Stretched(curve, times) if times > 0.0 => curve.actual(potential * (1.0 / times)) * times,
             Self::Stretched(..) => CoreShare::ZERO,
         }
@@ -49,7 +65,7 @@ impl Response<'_> {
     #[must_use]
     pub const fn curve(&self) -> Option<&IoCurve> {
         match self {
-            Self::Yield(_) => None,
+            Self::Yield(_) | Self::Assumed { .. } => None,
             Self::Curve(curve) | Self::Stretched(curve, _) => Some(curve),
         }
     }
@@ -93,8 +109,12 @@ pub struct Sizing<'a> {
     pub energy: Option<Energy>,
     /// Mean length of a task: the time to drain.
     pub mean_task_s: f64,
-    /// How long the last tasks run on when there are no more to start: [`straggler_tail_s`](crate::progress::straggler_tail_s).
-    pub tail_s: f64,
+    /// How long the last tasks run on when there are no more to start.
+    pub tail: Tail,
+    /// Tasks that are not finished.
+    pub unfinished: u32,
+    /// Slots of the dedicated workers.
+    pub dedicated_slots: u32,
     /// Time to set up an added worker.
     pub set_up_s: f64,
     /// Dedicated workers.
@@ -153,13 +173,20 @@ impl Sizing<'_> {
         plan_deadline(self.deadline_in_s.unwrap_or(0.0), self.evaluation_interval_s, self.margins)
     }
 
-    fn candidate(&self, size: u32, potential: CoreShare, before: CoreShare) -> Candidate {
+    fn candidate(
+        &self,
+        size: u32,
+        (potential, slots): (CoreShare, u32),
+        (before, present): (CoreShare, u32),
+    ) -> Candidate {
         let predicted = self.response.actual(potential);
         // Until added workers are set up, only the present ones work.
         let set_up_s = if size > self.current { self.set_up_s } else { 0.0 };
         let working_s = time_with_set_up(self.remaining, self.rate, before, predicted, set_up_s);
-        // Stragglers: the last tasks run on for about the mean length of one (RHIC §4.4), on ever fewer workers.
-        let tail_s = if working_s > 0.0 { self.tail_s } else { 0.0 };
+        // Stragglers: the last tasks run on (RHIC §4.4), on ever fewer workers; so do those on workers that are removed.
+        let is_over = working_s <= 0.0;
+        let running = slots.max(present).saturating_add(self.dedicated_slots).min(self.unfinished);
+        let tail_s = if is_over { 0.0 } else { self.tail.seconds(running) };
         let completion_s = working_s + tail_s;
         let volunteer_s = working_s + tail_s / 2.0;
         let per_run = self.prices.dedicated.over(completion_s, f64::from(self.dedicated))
@@ -209,13 +236,15 @@ impl Sizing<'_> {
     pub fn assess(&self, size: u32) -> Option<Candidate> {
         let used = self.offers.get(..size as usize)?;
         let potential = used.iter().map(|offer| offer.potential).sum::<CoreShare>() + self.dedicated_potential;
-        Some(self.candidate(size, potential, self.before()))
+        let slots = used.iter().map(|offer| offer.slots).fold(0, u32::saturating_add);
+        Some(self.candidate(size, (potential, slots), self.present()))
     }
 
-    /// Productivity of the present size.
-    fn before(&self) -> CoreShare {
-        let used = self.offers.iter().take(self.current as usize).map(|offer| offer.potential);
-        self.response.actual(used.sum::<CoreShare>() + self.dedicated_potential)
+    /// Productivity of the present size, and its volunteers' slots.
+    fn present(&self) -> (CoreShare, u32) {
+        let used = || self.offers.iter().take(self.current as usize);
+        let potential = used().map(|offer| offer.potential).sum::<CoreShare>() + self.dedicated_potential;
+        (self.response.actual(potential), used().map(|offer| offer.slots).fold(0, u32::saturating_add))
     }
 
     /// The best size.
@@ -225,11 +254,13 @@ impl Sizing<'_> {
         let largest = pool.min(self.useful);
         let mut candidates = Vec::with_capacity(self.offers.len() + 1);
         let mut potential = self.dedicated_potential;
-        let before = self.before();
-        candidates.push(self.candidate(0, potential, before));
+        let present = self.present();
+        let mut slots = 0_u32;
+        candidates.push(self.candidate(0, (potential, slots), present));
         for (size, offer) in (1..=largest).zip(self.offers) {
             potential += offer.potential;
-            candidates.push(self.candidate(size, potential, before));
+            slots = slots.saturating_add(offer.slots);
+            candidates.push(self.candidate(size, (potential, slots), present));
         }
         let mut best = 0;
         for index in 1..candidates.len() {

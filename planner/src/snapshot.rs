@@ -8,7 +8,7 @@ pub mod problems;
 pub mod share;
 pub mod tune;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::id::HostId;
 use gleaner_types::job::{Bound, Candidate, Goal, PowerModels, Prices};
@@ -342,6 +342,8 @@ impl SizeQuestion {
             working: self.dedicated.iter().map(working).collect(),
             used: offers(true),
             free: offers(false),
+            // What classes are worth is said by the question.
+            probes: BTreeSet::new(),
             output: BTreeMap::new(),
             max_volunteers: self.job.max_volunteers,
             curve: self.curve(disk),

@@ -129,6 +129,7 @@ impl<'s, S: SizingChoice> Cluster<'s, S> {
                 jobs: Vec::new(),
                 rejected: Vec::new(),
                 decisions: Vec::new(),
+                warned_s: None,
                 job: None,
             },
             decisions_in_interval: BTreeMap::new(),
@@ -180,6 +181,10 @@ impl<'s, S: SizingChoice> Cluster<'s, S> {
                     *self.decisions_in_interval.entry((decision.job.clone(), interval)).or_default() += 1;
                     self.run.decisions.push(decision);
                 }
+                Output::Event(Event::GoalAtRisk { job, .. }) if job == self.jobs[0].id => {
+                    self.run.warned_s = Some(f64::from(self.second));
+                }
+                Output::Event(Event::GoalBackInReach { job }) if job == self.jobs[0].id => self.run.warned_s = None,
                 Output::Event(Event::PlanRejected { violation }) => self.run.rejected.push(violation),
                 Output::Event(_) | Output::AskResponseTime { .. } => {}
             }

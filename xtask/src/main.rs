@@ -110,7 +110,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         "hogs_of_the_normal_class_do_several_times",
         "without_a_volunteer_the_interval_holds_zero",
     ];
-    const PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
+    const PROGRAMS: [(&str, &[&str], &[&str]); 12] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
         // Their tasks sleep, so they may run at the same time.
         (
@@ -121,6 +121,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
         ("postgres", &["--test", "postgres"], &[]),
+        ("queue", &["--test", "queue"], &[]),
         ("spark", &["--test", "spark"], &[]),
         ("lab", &["--test", "lab"], &[]),
         ("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST),
@@ -169,6 +170,9 @@ fn reproduce(steps: &mut Steps, which: &[OsString]) {
         ["rhic", "stfc", "bconf", "canal", "mapreduce", "chisim", "forecast"].map(OsString::from).into();
     for paper in if which.is_empty() { &all } else { which } {
         steps.run(&format!("reproduce {}", paper.display()), gleaner().arg("reproduce").arg(paper));
+        if paper == "rhic" {
+            steps.run("reproduce rhic --jobs any", gleaner().args(["reproduce", "rhic", "--jobs", "any"]));
+        }
     }
 }
 

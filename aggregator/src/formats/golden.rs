@@ -16,7 +16,9 @@ use flate2::write::DeflateEncoder;
 use gleaner_api::AuditRecord;
 use gleaner_planner::controller::{Controller, FleetHold, Input, Output, Settings};
 use gleaner_planner::pool::UserShares;
-use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec, TimeUnit};
+use gleaner_types::application::{
+    Access, ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec, TimeUnit,
+};
 use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refusal, Target};
 use gleaner_types::engine::{EngineName, EngineOptions, EngineSpec};
 use gleaner_types::event::{Event, EventRecord, EventSource};
@@ -109,8 +111,11 @@ fn applications() -> Vec<ApplicationSpec> {
         tiers,
     };
     let exec = ResponseSource::Exec { program: vec!["/bin/true".into()] };
-    let http = ResponseSource::Http { url: "http://h/".into(), pointer: "/mean".into(), unit: TimeUnit::Microseconds };
-    let prometheus = ResponseSource::Prometheus { url: "http://p:9090".into(), query: "x".into() };
+    let (file, access) = (|name: &str| Some(name.to_owned()), Access::default());
+    let token = Access { ca: file("/etc/ca.pem"), bearer_token_file: file("/etc/token"), ..Access::default() };
+    let http =
+        ResponseSource::Http { url: "http://h/".into(), pointer: "/mean".into(), unit: TimeUnit::Microseconds, access };
+    let prometheus = ResponseSource::Prometheus { url: "https://p:9090".into(), query: "x".into(), access: token };
     let postgres = ResponseSource::Postgres { connection: "host=/run/postgresql".into() };
     vec![
         application(

@@ -5,8 +5,14 @@ use std::io;
 
 use gleaner_types::application::ResponseTime;
 
+use crate::http::TlsError;
+
 /// Longest query, in bytes: what fits into an address everywhere.
 pub(super) const LONGEST_QUERY: usize = 4_096;
+/// Longest name of a metric or a label and longest value of a label, in bytes, and most labels of a selection.
+pub(super) const LONGEST_METRIC: usize = 256;
+pub(super) const LONGEST_LABEL: usize = 1_024;
+pub(super) const MOST_LABELS: usize = 32;
 /// Longest connection string, in bytes.
 pub(super) const LONGEST_CONNECTION: usize = 2_048;
 /// Most values between two readings. Chosen: some 300 a second at the usual interval.
@@ -26,12 +32,38 @@ pub enum SourceError {
         /// What it must do or be.
         rule: &'static str,
     },
+    /// A file of an access that cannot be meant.
+    #[error("access.{field}: is {value}; it must {rule}")]
+    Access {
+        /// The field.
+        field: &'static str,
+        /// Its value, quoted.
+        value: String,
+        /// What it must do or be.
+        rule: &'static str,
+    },
     /// A pointer into a JSON document that is none.
     #[error("pointer: is {0}; it must begin with `/` and have at most 2048 bytes")]
     Pointer(String),
     /// A query of no or of too many bytes.
     #[error("query: is {0}; it must have 1 to {LONGEST_QUERY} bytes")]
     Query(String),
+    /// A metric's name that none can have.
+    #[error(
+        "{field}: is {name}; it must be a metric's name, such as `http_request_duration_seconds`, of at most \
+         {LONGEST_METRIC} bytes"
+    )]
+    Metric {
+        /// The field.
+        field: &'static str,
+        /// The name, quoted.
+        name: String,
+    },
+    /// Labels that no series can have.
+    #[error(
+        "labels: is {0}; there may be {MOST_LABELS}, with names such as `path` and values of at most {LONGEST_LABEL} bytes"
+    )]
+    Labels(String),
     /// A connection string that is too long.
     #[error("connection: has {bytes} bytes; at most {LONGEST_CONNECTION} are allowed")]
     ConnectionTooLong {
@@ -50,9 +82,23 @@ pub enum SourceError {
     /// A connection string whose host has no name.
     #[error("connection: has an empty host")]
     ConnectionEmptyHost,
-    /// A connection that must be encrypted.
-    #[error("connection: sslmode: is `require`; connections are not encrypted, use a Unix socket")]
-    ConnectionEncrypted,
+    /// An encrypted connection to a server that is not verified.
+    #[error("connection: sslmode: must be `verify-full`, or `disable`: a server that is not verified may be anybody")]
+    ConnectionUnverified,
+    /// A file for an encrypted connection that cannot be meant.
+    #[error("connection: {word}: must {rule}")]
+    ConnectionFile {
+        /// The word of the connection string.
+        word: &'static str,
+        /// What it must do or be.
+        rule: &'static str,
+    },
+    /// A socket on this machine is not encrypted.
+    #[error("connection: sslmode: is `verify-full`; a Unix socket needs none, give a host's name or leave it out")]
+    ConnectionSocket,
+    /// A host that no certificate can be of.
+    #[error("connection: host: is {0}; it must be a name or an address to be verified")]
+    ConnectionName(String),
     /// No program.
     #[error("program: is empty; it must be a program by its absolute path, and its arguments")]
     NoProgram,
@@ -96,6 +142,9 @@ pub(super) enum PostgresError {
         /// Why.
         source: io::Error,
     },
+    /// Certificates for it cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The connection string names no host.
     #[error("there is no host to connect to")]
     NoHost,

@@ -2,18 +2,21 @@
 //! statements between two readings. Gleaner connects as a separate user, whose statements are not counted.
 
 mod connection;
+mod encryption;
+mod socket;
 #[cfg(test)]
 mod tests;
 
 use std::time::{Duration, Instant};
 
 use connection::{Connection, Statistics, error_text};
+use encryption::{Encryption, Words};
 use gleaner_types::application::ResponseTime;
 use gleaner_types::error::chain;
 use gleaner_types::text::duration;
 use tokio::time::timeout;
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::Host;
 
 use super::answer::{WITHHELD, missing, quoted};
 use super::error::{LONGEST_CONNECTION, PostgresError, SourceError};
@@ -26,6 +29,7 @@ const MOST_OWN_CALLS: f64 = 20.0;
 #[derive(Debug)]
 pub(super) struct Postgres {
     config: Config,
+    encryption: Option<Encryption>,
     interval: Duration,
     time_limit: Duration,
     connection: Option<Connection>,
@@ -38,6 +42,7 @@ impl Postgres {
         if connection.len() > LONGEST_CONNECTION {
             return Err(SourceError::ConnectionTooLong { bytes: connection.len() });
         }
+        let (connection, words) = Words::split(connection);
         let mut config: Config =
             connection.parse().map_err(|error| SourceError::ConnectionMalformed(error_text(&error)))?;
         for (value, what) in [(config.get_user(), "user"), (config.get_dbname(), "dbname")] {
@@ -54,13 +59,11 @@ impl Postgres {
         {
             return Err(SourceError::ConnectionEmptyHost);
         }
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(SourceError::ConnectionEncrypted);
-        }
+        let encryption = words.encryption(&mut config)?;
         if config.get_application_name().is_none() {
             config.application_name("gleaner");
         }
-        Ok(Self { config, interval, time_limit, connection: None, last: None })
+        Ok(Self { config, encryption, interval, time_limit, connection: None, last: None })
     }
 
     pub(super) async fn read(&mut self) -> ResponseTime {
@@ -88,7 +91,7 @@ impl Postgres {
     async fn statistics(&mut self) -> Result<Statistics, PostgresError> {
         let connection = match self.connection.take() {
             Some(connection) if !connection.is_closed() => connection,
-            _ => Connection::open(&self.config).await?,
+            _ => Connection::open(&self.config, self.encryption.as_ref()).await?,
         };
         self.connection.insert(connection).statistics().await
     }
@@ -97,7 +100,8 @@ impl Postgres {
 /// A connection string without its password. One that has none is shown as it is; of another, which may be written in
 /// many ways, what it says is written anew.
 pub(super) fn shown(connection: &str) -> String {
-    let Ok(config) = connection.parse::<Config>() else { return WITHHELD.to_owned() };
+    let (rest, encryption) = Words::split(connection);
+    let Ok(config) = rest.parse::<Config>() else { return WITHHELD.to_owned() };
     if config.get_password().is_none() {
         return connection.to_owned();
     }
@@ -110,8 +114,14 @@ pub(super) fn shown(connection: &str) -> String {
     let user = config.get_user().map(|user| format!("user={user}"));
     let database = config.get_dbname().map(|name| format!("dbname={name}"));
     let password = format!("password={WITHHELD}");
-    let words: Vec<String> =
-        hosts.chain(addresses).chain(ports).chain(user).chain(database).chain([password]).collect();
+    let words: Vec<String> = hosts
+        .chain(addresses)
+        .chain(ports)
+        .chain(user)
+        .chain(database)
+        .chain([password])
+        .chain(encryption.shown())
+        .collect();
     words.join(" ")
 }
 

@@ -3,13 +3,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gleaner_types::application::ResponseTime;
+use gleaner_types::application::{Access, ResponseTime};
 use gleaner_types::text::duration;
 use serde_json::Value;
 
 use super::answer::{missing, quoted};
 use super::error::{LONGEST_QUERY, SourceError};
-use super::http::{Address, shown};
+use super::http::{Address, LONGEST_ANSWER, shown};
 
 /// One query to one server.
 #[derive(Debug)]
@@ -20,14 +20,20 @@ pub(super) struct Prometheus {
 }
 
 impl Prometheus {
-    pub(super) fn new(url: &str, query: &str, interval: Duration, time_limit: Duration) -> Result<Self, SourceError> {
+    pub(super) fn new(
+        url: &str,
+        access: &Access,
+        query: &str,
+        interval: Duration,
+        time_limit: Duration,
+    ) -> Result<Self, SourceError> {
         if url.contains('?') {
-            let rule = "be http://HOST:PORT, with a path if there is one";
+            let rule = "be http://HOST:PORT or https, with a path if there is one";
             return Err(SourceError::Url { url: quoted(&shown(url)), rule });
         }
         // First as it is, so that an error quotes what was written.
-        Address::new(url, time_limit)?;
-        let address = Address::new(&format!("{}/api/v1/query", url.trim_end_matches('/')), time_limit)?;
+        Address::new(url, access, time_limit)?;
+        let address = Address::new(&format!("{}/api/v1/query", url.trim_end_matches('/')), access, time_limit)?;
         if query.trim().is_empty() || query.len() > LONGEST_QUERY {
             return Err(SourceError::Query(quoted(query)));
         }
@@ -35,7 +41,7 @@ impl Prometheus {
     }
 
     pub(super) fn read(&self) -> ResponseTime {
-        let answer = match self.address.get(Some(&self.query)) {
+        let answer = match self.address.get(Some(&self.query), LONGEST_ANSWER) {
             Ok(answer) => answer,
             Err(time) => return time,
         };
@@ -150,7 +156,7 @@ mod tests {
 
     fn of(root: &Value) -> ResponseTime {
         let interval = Duration::from_secs(30);
-        let prometheus = Prometheus::new("http://h:9090/", "up", interval, interval).unwrap();
+        let prometheus = Prometheus::new("http://h:9090/", &Access::default(), "up", interval, interval).unwrap();
         prometheus.of(root, UNIX_EPOCH + Duration::from_secs_f64(NOW_S))
     }
 

@@ -1,11 +1,16 @@
 //! Every source through [`ResponseReader`], and servers that behave badly.
 
+pub(super) mod certificates;
+mod https;
+
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use gleaner_types::application::TimeUnit;
+use gleaner_types::application::{Access, TimeUnit};
 use proptest::prelude::*;
 
 use super::answer::shortened;
@@ -46,11 +51,31 @@ fn http(status: &str, body: &str) -> Vec<u8> {
 }
 
 fn prometheus(url: &str) -> ResponseSource {
-    ResponseSource::Prometheus { url: url.to_owned(), query: "sum(rate(s[1m])) / 2".to_owned() }
+    ResponseSource::Prometheus {
+        url: url.to_owned(),
+        query: "sum(rate(s[1m])) / 2".to_owned(),
+        access: Access::default(),
+    }
 }
 
 fn document(url: &str) -> ResponseSource {
-    ResponseSource::Http { url: url.to_owned(), pointer: "/latency/mean".to_owned(), unit: TimeUnit::Seconds }
+    ResponseSource::Http {
+        url: url.to_owned(),
+        pointer: "/latency/mean".to_owned(),
+        unit: TimeUnit::Seconds,
+        access: Access::default(),
+    }
+}
+
+fn exposition(url: &str) -> ResponseSource {
+    ResponseSource::Openmetrics {
+        url: url.to_owned(),
+        metric: "wait_seconds".to_owned(),
+        labels: BTreeMap::from([("path".to_owned(), "/order".to_owned())]),
+        in_flight: None,
+        unit: TimeUnit::Seconds,
+        access: Access::default(),
+    }
 }
 
 async fn read(source: &ResponseSource) -> ResponseTime {
@@ -94,13 +119,28 @@ async fn good_servers_are_read() {
         http("200 OK", r#"{"latency": {"mean": 0.004}}"#)
     });
     assert_eq!(read(&document(&format!("{url}/stats?a=b"))).await, ResponseTime::Mean { mean_ms: 4.0 });
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&asked);
+    let url = serve(move |request| {
+        assert_eq!(request, "GET /metrics HTTP/1.1");
+        let count = 10 + 4 * count.fetch_add(1, Ordering::Relaxed);
+        let series =
+            format!("wait_seconds_count{{path=\"/order\"}} {count}\nwait_seconds_sum{{path=\"/order\"}} {count}\n");
+        http("200 OK", &format!("{series}wait_seconds_count{{path=\"/\"}} 9\nwait_seconds_sum{{path=\"/\"}} {count}\n"))
+    });
+    let mut reader = ResponseReader::new(&exposition(&format!("{url}/metrics")), INTERVAL).unwrap();
+    assert!(reason_of(reader.read().await).contains("first reading"));
+    assert_eq!(reader.read().await, ResponseTime::Mean { mean_ms: 1_000.0 });
+    assert_eq!(reader.read().await, ResponseTime::Mean { mean_ms: 1_000.0 });
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
+
     let kept = serve(|_| b"HTTP/1.1 200 OK\r\nAge: 600\r\nContent-Length: 1\r\n\r\n7".to_vec());
     assert_eq!(read(&document(&kept)).await, ResponseTime::Late { age_s: 600.0 });
 }
 
 #[tokio::test]
 async fn bad_answers_are_missing_with_their_reason() {
-    for source in [prometheus as fn(&str) -> ResponseSource, document] {
+    for source in [prometheus as fn(&str) -> ResponseSource, document, exposition] {
         for (answer, part) in [
             (http("404 Not Found", "<html>"), "HTTP status 404"),
             (http("503 Busy", ""), "HTTP status 503"),
@@ -109,7 +149,7 @@ async fn bad_answers_are_missing_with_their_reason() {
             (b"no http at all\r\n\r\n".to_vec(), "no answer from"),
             (Vec::new(), "no answer from"),
             (format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(100_000)).into_bytes(), "no answer from"),
-            (http("200 OK", &" ".repeat(2 << 20)), "exceeds 1048576 bytes"),
+            (http("200 OK", &" ".repeat(9 << 20)), "exceeds "),
         ] {
             let url = serve(move |_| answer.clone());
             let reason = reason(&source(&url)).await;
@@ -125,7 +165,7 @@ async fn bad_answers_are_missing_with_their_reason() {
 
 #[tokio::test]
 async fn servers_that_never_finish_cost_the_time_limit() {
-    for source in [prometheus as fn(&str) -> ResponseSource, document] {
+    for source in [prometheus as fn(&str) -> ResponseSource, document, exposition] {
         for answer in ["HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{ ...", "HTTP/1.1 200 ..."] {
             let url = serve(move |_| answer.as_bytes().to_vec());
             let limit = Duration::from_millis(500);
@@ -160,15 +200,39 @@ async fn a_program_is_run() {
 fn what_is_wrong_with_a_source_is_named() {
     let exec =
         |program: &[&str]| ResponseSource::Exec { program: program.iter().map(|&text| text.to_owned()).collect() };
-    let query = |query: &str| ResponseSource::Prometheus { url: "http://h:9090".to_owned(), query: query.to_owned() };
+    let secure = |url: &str, access: Access| {
+        let (url, query) = (url.to_owned(), "up".to_owned());
+        ResponseSource::Prometheus { url, query, access }
+    };
+    let query = |query: &str| ResponseSource::Prometheus {
+        url: "http://h:9090".to_owned(),
+        query: query.to_owned(),
+        access: Access::default(),
+    };
+    let file = |name: &str| Some(name.to_owned());
+    let ca = |name: &str| Access { ca: file(name), ..Access::default() };
+    let token = |name: &str| Access { bearer_token_file: file(name), ..Access::default() };
+    let client = |certificate, key| Access { certificate, key, ..ca("/etc/ca.pem") };
     let pointer = |pointer: &str| {
         let (url, pointer) = ("http://h".to_owned(), pointer.to_owned());
-        ResponseSource::Http { url, pointer, unit: TimeUnit::Seconds }
+        ResponseSource::Http { url, pointer, unit: TimeUnit::Seconds, access: Access::default() }
     };
     let postgres = |connection: &str| ResponseSource::Postgres { connection: connection.to_owned() };
+    let metrics = |metric: &str, label: &str, in_flight: &str| ResponseSource::Openmetrics {
+        url: "http://h/metrics".to_owned(),
+        metric: metric.to_owned(),
+        labels: BTreeMap::from([(label.to_owned(), "any \"text\"".to_owned())]),
+        in_flight: Some(in_flight.to_owned()),
+        unit: TimeUnit::Seconds,
+        access: Access::default(),
+    };
     for good in [
+        metrics("job:wait_seconds", "path_1", "requests"),
         ResponseSource::Push,
         prometheus("http://[fd00::1]:9090/prefix/"),
+        prometheus("https://h:9090"),
+        secure("https://h", token("/token")),
+        secure("https://h", client(file("/c.pem"), file("/k.pem"))),
         document("http://h/stats?key=%20"),
         exec(&["/bin/true"]),
         pointer(""),
@@ -177,7 +241,21 @@ fn what_is_wrong_with_a_source_is_named() {
         check(&good).unwrap();
     }
     for (bad, part) in [
-        (prometheus("https://h:9090"), "url: is `https://h:9090`; it must begin with http://"),
+        (prometheus("ftp://h:9090"), "url: is `ftp://h:9090`; it must begin with http:// or https://"),
+        (secure("https://h", ca("ca.pem")), "access.ca: is `ca.pem`; it must be the absolute path of a file"),
+        (
+            secure("http://h", ca("/ca.pem")),
+            "access.ca: is `/ca.pem`; it must be left out, or the url begin with https",
+        ),
+        (secure("http://h", token("/token")), "access.bearer_token_file: is `/token`; it must be left out, or the url"),
+        (
+            secure("https://h", client(file("/c.pem"), None)),
+            "access.certificate: is `/c.pem`; it must come with access.key",
+        ),
+        (
+            secure("https://h", client(None, file("/k.pem"))),
+            "access.key: is `/k.pem`; it must come with access.certificate",
+        ),
         (prometheus("http://h:9090?a=b"), "url: is `http://h:9090?(withheld)`; it must"),
         (prometheus(""), "url: is ``"),
         (document("http://"), "url: is `http://`; it must be http://HOST:PORT/PATH"),
@@ -195,6 +273,10 @@ fn what_is_wrong_with_a_source_is_named() {
         (exec(&["/bin/echo", "a\0b"]), "NUL"),
         (exec(&["/bin/true"; 100]), "program: has 99 arguments"),
         (postgres("host=h user=u"), "connection: has no dbname"),
+        (metrics("wait{}", "path", "requests"), "metric: is `wait{}`; it must be a metric's name"),
+        (metrics("", "path", "requests"), "metric: is ``"),
+        (metrics("wait", "the path", "requests"), "labels: is `the path` = `any \"text\"`; there may be 32"),
+        (metrics("wait", "path", "7"), "in_flight: is `7`"),
     ] {
         let error = check(&bad).unwrap_err().to_string();
         assert!(error.contains(part) && error.len() < 300, "{part}: {error}");
@@ -217,7 +299,7 @@ fn the_documented_sources_are_right() {
         check(&response_time).unwrap();
         kinds.insert(std::mem::discriminant(&response_time));
     }
-    assert_eq!(kinds.len(), 5);
+    assert_eq!(kinds.len(), 6);
 }
 
 proptest! {
@@ -231,7 +313,12 @@ proptest! {
 
 #[test]
 fn the_shown_form_of_a_source_holds_no_secret() {
-    let http = |url: &str| ResponseSource::Http { url: url.into(), pointer: "/a".into(), unit: TimeUnit::Seconds };
+    let http = |url: &str| ResponseSource::Http {
+        url: url.into(),
+        pointer: "/a".into(),
+        unit: TimeUnit::Seconds,
+        access: Access::default(),
+    };
     let postgres = |connection: &str| ResponseSource::Postgres { connection: connection.into() };
     let hidden = "host=10.0.0.1 port=5433 user=gleaner dbname=shop password=(withheld)";
     for (source, expected) in [

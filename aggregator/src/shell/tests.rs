@@ -9,7 +9,7 @@ use gleaner_net::tls::{Authority, Validity};
 use gleaner_planner::advice::Question;
 use gleaner_planner::controller::Settings;
 use gleaner_test_support::report;
-use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, TierSpec, TimeUnit};
+use gleaner_types::application::{Access, ApplicationSpec, Bounds, Control, ResponseSource, TierSpec, TimeUnit};
 use gleaner_types::engine::{EngineName, EngineOptions};
 use gleaner_types::id::{TierId, WorkloadId};
 use gleaner_types::report::{HostFacts, HostReport, Levers, Reading};
@@ -177,6 +177,7 @@ async fn who_asks_for_applications_gets_no_secrets_of_their_sources() {
                 url: "http://10.0.0.1/stats?key=hunter2".into(),
                 pointer: "/mean".into(),
                 unit: TimeUnit::Milliseconds,
+                access: Access::default(),
             },
         ),
     ] {

@@ -66,7 +66,7 @@ impl StandbySettings {
             endpoints,
             ttl: Duration::from_secs(section.integer("ttl_s", 10, 3..=60)),
             prefix,
-            tls: ca.map(|ca: PathBuf| TlsFiles { ca, client: certificate.zip(key) }),
+            tls: ca.map(|ca: PathBuf| TlsFiles { ca: Some(ca), client: certificate.zip(key) }),
             compact: section.flag("compact", true),
             name: name?,
         })

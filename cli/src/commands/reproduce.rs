@@ -9,7 +9,7 @@ use gleaner_experiments::{Reproduction, bconf, canal, chisim, forecast, mapreduc
 use gleaner_planner::reservations::forecast::Forecaster;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::args::{ForecasterWord, ReproduceCommand};
+use crate::args::{ForecasterWord, JobsWord, ReproduceCommand};
 use crate::documents::print;
 use crate::exit::End;
 use crate::{format, plots};
@@ -38,7 +38,11 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         bar.set_position(done as u64);
     };
     let reproduction = match command {
-        ReproduceCommand::Rhic { seed, mixes, traces, .. } => {
+        ReproduceCommand::Rhic { jobs: JobsWord::Any, seed, .. } => {
+            let options = rhic::any_job::Options { seed: *seed, ..rhic::any_job::Options::default() };
+            rhic::any_job::reproduce(&options, &progress)?
+        }
+        ReproduceCommand::Rhic { jobs: JobsWord::Papers, seed, mixes, traces, .. } => {
             rhic::reproduce(&rhic::Options { seed: *seed, mixes: *mixes, traces: traces.clone() }, &progress)?
         }
         ReproduceCommand::Forecast { seed, traces, .. } => {

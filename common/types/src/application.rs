@@ -2,6 +2,8 @@
 //! operator's description, and the answers of response-time sources. Out: decisions about shares. Data only: the
 //! aggregator reads descriptions, the controller decides, and `gleaner app` and `gleaner explain` show it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ApplicationId, HostId, TierId, WorkloadId};
@@ -79,6 +81,9 @@ pub enum ResponseSource {
         url: String,
         /// An instant query with one value as its answer.
         query: String,
+        /// How it is reached over HTTPS.
+        #[serde(default)]
+        access: Access,
     },
     /// A number in a JSON document.
     Http {
@@ -88,6 +93,9 @@ pub enum ResponseSource {
         pointer: String,
         /// Its unit.
         unit: TimeUnit,
+        /// How it is reached over HTTPS.
+        #[serde(default)]
+        access: Access,
     },
     /// PostgreSQL's own statistics of statements: mean execution time between two readings.
     Postgres {
@@ -99,13 +107,52 @@ pub enum ResponseSource {
         /// The program by its absolute path, and its arguments.
         program: Vec<String>,
     },
+    /// A histogram or summary in a service's own exposition for Prometheus: the mean between two readings.
+    Openmetrics {
+        /// Where it is, such as `http://10.0.0.7:8000/metrics`.
+        url: String,
+        /// Name of the histogram or summary, without `_sum` and `_count`.
+        metric: String,
+        /// Only series with all of these labels count.
+        #[serde(default)]
+        labels: BTreeMap<String, String>,
+        /// Name of a gauge of the requests that are not answered yet.
+        #[serde(default)]
+        in_flight: Option<String>,
+        /// Unit of the sum.
+        #[serde(default)]
+        unit: TimeUnit,
+        /// How it is reached over HTTPS.
+        #[serde(default)]
+        access: Access,
+    },
+}
+
+/// Files by which a source is reached over HTTPS, by their absolute paths on the aggregator's machine. They are read for each
+/// question.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Access {
+    /// Certificates of the authorities that its server may be of, in PEM; without it, those that the system believes.
+    #[serde(default)]
+    pub ca: Option<String>,
+    /// Certificate that is shown to it, in PEM, and its key.
+    #[serde(default)]
+    pub certificate: Option<String>,
+    /// The key of the certificate.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// A token for the header `Authorization: Bearer`.
+    #[serde(default)]
+    pub bearer_token_file: Option<String>,
 }
 
 /// Unit of a response time from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeUnit {
     /// Seconds.
+    #[default]
     Seconds,
     /// Milliseconds.
     Milliseconds,

@@ -226,6 +226,16 @@ pub struct EngineProgress {
     pub stages: Stages,
 }
 
+impl EngineProgress {
+    /// Tasks that wait for a slot and could begin.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        let finished = self.tasks_done.saturating_add(self.tasks_failed);
+        let idle = self.tasks_total.saturating_sub(finished).saturating_sub(self.tasks_running);
+        self.stages.waiting().map_or(idle, |waiting| waiting.min(idle))
+    }
+}
+
 /// A node of a batch system, with the lease that a user has or will have of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservedNode {
@@ -480,6 +490,51 @@ pub struct IoKnot {
     pub disk: Option<Fraction>,
 }
 
+/// Why a second says nothing of what a cluster can do (RHIC §4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unsampled {
+    /// Its workers have just changed.
+    Changed,
+    /// Added volunteers are being set up.
+    SettingUp,
+    /// Slots are empty and no task waits for them.
+    NoTaskWaits,
+    /// What a worker used is not known.
+    NoReading,
+}
+
+impl Unsampled {
+    /// In words.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Changed => "just after a change",
+            Self::SettingUp => "while volunteers were set up",
+            Self::NoTaskWaits => "in which no task waited for an empty slot",
+            Self::NoReading => "in which what a worker used was not known",
+        }
+    }
+}
+
+/// Seconds of one reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnsampledFor {
+    /// Why.
+    pub reason: Unsampled,
+    /// How many.
+    pub seconds: u32,
+}
+
+/// Seconds that went into the I/O model and those that did not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Samples {
+    /// Seconds that did.
+    pub taken: u32,
+    /// Those that did not, once per reason.
+    pub rejected: Vec<UnsampledFor>,
+}
+
 /// A sizing decision with its inputs and candidates: for `gleaner explain`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
@@ -505,6 +560,13 @@ pub struct Decision {
     /// these points (RHIC §4.3). Empty where a constant share was taken.
     #[serde(default)]
     pub io_curve: Vec<IoKnot>,
+    /// Seconds since the decision before that say what the cluster can do, and those that do not. All zero of a job on one
+    /// machine.
+    #[serde(default)]
+    pub samples: Samples,
+    /// Nothing was seen of what the cluster can do: how much volunteers bring is a cautious assumption.
+    #[serde(default)]
+    pub assumed: bool,
     /// Volunteers before.
     pub size_before: u32,
     /// Volunteers from now on.

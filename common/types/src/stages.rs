@@ -88,6 +88,16 @@ impl Stages {
         }
         all
     }
+
+    /// Tasks that wait for a slot: of the first stage that is not over, because those after it cannot begin. `None` where the stages
+    /// are not known.
+    #[must_use]
+    pub fn waiting(&self) -> Option<u32> {
+        let Self::Known(StagesSeen { stages, .. }) = self else { return None };
+        let Some(stage) = stages.iter().find(|stage| stage.done < stage.tasks) else { return Some(0) };
+        let running = stage.hosts.values().map(|own| own.running).fold(0, u32::saturating_add);
+        Some(stage.tasks.saturating_sub(stage.done).saturating_sub(running))
+    }
 }
 
 /// What the model of a job's stages says beside a decision by its rate.
@@ -168,5 +178,20 @@ mod tests {
         assert_eq!(all.output(), [(host.clone(), 7)].into());
         assert!(known(vec![stage(0, 4, 1)]).output().is_empty() && Stages::NotTold.output().is_empty());
         assert!(known(vec![stage(0, 0, 1), stage(1, 0, 1)]).output().is_empty());
+    }
+
+    #[test]
+    fn tasks_wait_only_for_the_stage_that_can_begin() {
+        let host = HostId::new("h").unwrap();
+        let stage = |tasks, done, running| Stage {
+            tasks,
+            done,
+            hosts: [(host.clone(), StageOnHost { done, running, ..StageOnHost::default() })].into(),
+            ..Stage::default()
+        };
+        let waiting = |stages| Stages::Known(StagesSeen { stages, hands_over: None }).waiting();
+        assert_eq!(waiting(vec![stage(9, 9, 0), stage(9, 4, 2), stage(50, 0, 0)]), Some(3));
+        assert_eq!(waiting(vec![stage(9, 7, 2), stage(50, 0, 0)]), Some(0), "the next stage cannot begin");
+        assert_eq!((waiting(Vec::new()), Stages::NotTold.waiting()), (Some(0), None));
     }
 }

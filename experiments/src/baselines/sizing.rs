@@ -65,13 +65,19 @@ fn pool(sizing: &Input<'_>) -> u32 {
     u32::try_from(sizing.offers.len()).unwrap_or(u32::MAX)
 }
 
+/// A size by a policy, less the volunteers that find no task to run any more: what ships lets those go too, so that a comparison is
+/// of sizes alone.
+fn with_tasks(sizing: &Input<'_>, size: u32) -> Choice {
+    sizing.forced(size.min(sizing.useful), Bound::Policy)
+}
+
 struct Fixed {
     volunteers: u32,
 }
 
 impl SizingPolicy for Fixed {
     fn choose(&mut self, Situation { sizing, .. }: Situation<'_, '_>) -> Choice {
-        sizing.forced(self.volunteers, Bound::Policy)
+        with_tasks(&sizing, self.volunteers)
     }
 }
 
@@ -83,7 +89,7 @@ impl SizingPolicy for Threshold {
     fn choose(&mut self, Situation { sizing, capacity_of, .. }: Situation<'_, '_>) -> Choice {
         let least = |host| self.residual.value() * capacity_of(host).cores() * 100.0;
         let above = sizing.offers.iter().filter(|offer| offer.potential.percent() >= least(&offer.host)).count();
-        sizing.forced(u32::try_from(above).unwrap_or(u32::MAX), Bound::Policy)
+        with_tasks(&sizing, u32::try_from(above).unwrap_or(u32::MAX))
     }
 }
 
@@ -124,7 +130,7 @@ impl SizingPolicy for FuzzyPolicy {
             }
         };
         let size = fuzzy.next(score, sizing.current, pool(&sizing), self.step, self.start);
-        sizing.forced(size, Bound::Policy)
+        with_tasks(&sizing, size)
     }
 }
 

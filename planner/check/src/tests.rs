@@ -4,7 +4,7 @@ use gleaner_types::application::Bounds;
 use gleaner_types::command::{NetworkLimit, Version, Weight};
 use gleaner_types::engine::EngineSpec;
 use gleaner_types::id::TierId;
-use gleaner_types::job::{Candidate, DedicatedHost, Goal, Prices};
+use gleaner_types::job::{Candidate, DedicatedHost, Goal, Prices, Samples};
 use gleaner_types::report::{CgroupMode, Levers, Offer, Reading};
 use gleaner_types::stages::{DecidedBy, StagePrediction};
 use gleaner_types::time::Timestamp;
@@ -365,6 +365,8 @@ fn a_decision_holds_together() {
         processing_rate: None,
         yield_ratio: None,
         io_curve: vec![],
+        samples: Samples::default(),
+        assumed: false,
         size_before: 0,
         size: 2,
         selection: [(host("acting"), 2)].into(),

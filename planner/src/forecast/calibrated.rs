@@ -193,16 +193,6 @@ impl Series {
         self.level = Level::new(risk, level::lookaheads(self.lookahead_s));
     }
 
-    /// Takes the fleet's errors.
-    pub(super) fn set_pool(&mut self, errors: &[f64]) {
-        self.errors.set_pool(errors);
-    }
-
-    /// The own errors, newest last, as multiples of the usual one.
-    pub(super) fn errors(&self) -> impl Iterator<Item = f64> + '_ {
-        self.errors.own().iter().map(|error| f64::from(*error))
-    }
-
     /// What is known of the next lookahead.
     pub(super) const fn outlook(&self) -> Option<Outlook> {
         self.outlook

@@ -96,25 +96,6 @@ impl ResidualForecaster {
         self.promises.forget_windows();
     }
 
-    /// Takes the fleet's pooled errors, as multiples of the usual error of the host they are from: they stand for what this
-    /// host has not shown yet, and count less the more it has shown. Those that are not finite are left out, and those
-    /// beyond the first 512; without any, built-in ones are used.
-    pub fn set_pool(&mut self, errors: &[f64]) {
-        if let Demand::Calibrated(series) = &mut self.demand {
-            series.set_pool(errors);
-        }
-    }
-
-    /// The host's own errors of the last day, newest last, as multiples of its usual error: at most 1,440. None where the
-    /// method has none.
-    #[must_use]
-    pub fn errors(&self) -> Vec<f64> {
-        match &self.demand {
-            Demand::Calibrated(series) => series.errors().collect(),
-            Demand::OfHistory(..) => Vec::new(),
-        }
-    }
-
     /// How the promises of CPU held over the last day, by windows of one lookahead that do not overlap.
     #[must_use]
     pub fn windows(&self) -> Windows {

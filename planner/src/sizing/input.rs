@@ -2,7 +2,7 @@
 //! them: the controller about a job on one machine or on a cluster, or a JSON document (`gleaner plan size`). Out: a
 //! [`Sizing`]. Callers supply facts; ranking, margins, padding and power terms are decided here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::id::HostId;
 use gleaner_types::job::{Goal, PowerModels, Prices};
@@ -12,7 +12,7 @@ use super::{Energy, Response, Sizing};
 use crate::goal::Margins;
 use crate::io_model::IoCurve;
 use crate::productivity::{potential, slots_in_memory};
-use crate::progress::straggler_tail_s;
+use crate::progress::Tail;
 use crate::selection::{Offer, REPLACEMENT_THRESHOLD, arranged, slots_of, with_tasks};
 
 /// A job and how far it is.
@@ -140,6 +140,9 @@ pub struct ClusterFacts<'a> {
     pub used: Vec<Offer>,
     /// Offers of free hosts.
     pub free: Vec<Offer>,
+    /// Free hosts of classes of which nothing is known yet, one of each: they come first among the free, because nothing becomes
+    /// known of hosts that rank last.
+    pub probes: BTreeSet<HostId>,
     /// Finished tasks whose output hosts have and others still read; empty where there is no such output.
     pub output: BTreeMap<HostId, u32>,
     /// Most volunteers.
@@ -155,13 +158,15 @@ pub struct ClusterFacts<'a> {
 pub struct SizingInput {
     job: JobFacts,
     margins: Margins,
-    yield_ratio: f64,
+    /// On one machine.
+    yield_ratio: Option<f64>,
     curve: Option<IoCurve>,
     energy: Option<Energy>,
     dedicated: u32,
     dedicated_potential: CoreShare,
     offers: Vec<Offer>,
     useful: u32,
+    dedicated_slots: u32,
     replaced: u32,
 }
 
@@ -176,13 +181,14 @@ impl SizingInput {
         let needed = dedicated.saturating_add(useful.max(job.current)).saturating_add(1);
         Self {
             margins: Margins::ONE_HOST,
-            yield_ratio: yield_ratio.unwrap_or(1.0),
+            yield_ratio: Some(yield_ratio.unwrap_or(1.0)),
             curve: None,
             energy: None,
             dedicated,
             dedicated_potential: machine.dedicated_potential(),
             offers: slots_of(host, residual, dedicated.min(most), most.min(needed)),
             useful,
+            dedicated_slots: dedicated.min(most),
             replaced: 0,
             job,
         }
@@ -191,7 +197,9 @@ impl SizingInput {
     /// Of a job on a cluster.
     #[must_use]
     pub fn of_cluster(job: JobFacts, cluster: ClusterFacts<'_>) -> Self {
+        let in_use = cluster.used.len();
         let (mut offers, replaced) = arranged(cluster.used, cluster.free, REPLACEMENT_THRESHOLD, &cluster.output);
+        offers[in_use..].sort_by_key(|offer| !cluster.probes.contains(&offer.host));
         offers.truncate(cluster.max_volunteers.map_or(usize::MAX, |most| most as usize));
         let working = cluster.working.iter();
         let dedicated_slots: u32 = working.clone().map(|host| host.slots).sum();
@@ -200,12 +208,13 @@ impl SizingInput {
         let is_deadline = matches!(job.goal, Goal::Deadline { .. });
         Self {
             margins: Margins::CLUSTER,
-            yield_ratio: 1.0,
+            yield_ratio: None,
             curve: cluster.curve.map(|curve| if is_deadline { curve.cautious() } else { curve }),
             energy: cluster.power.map(|power| energy(power, &offers)),
             dedicated: cluster.dedicated,
             dedicated_potential: working.map(|host| CoreShare::from_cores(host.slots) * host.efficiency).sum(),
             useful: with_tasks(&offers, left),
+            dedicated_slots,
             offers,
             replaced,
             job,
@@ -230,6 +239,21 @@ impl SizingInput {
         self.curve.as_ref()
     }
 
+    /// By the curve, by the yield on one machine, or by a cautious assumption: too few volunteers miss a deadline, too many only cost,
+    /// so for a deadline all of them count, and for other goals no more than the dedicated hosts have.
+    fn response(&self) -> Response<'_> {
+        match (&self.curve, self.yield_ratio) {
+            (Some(curve), _) => Response::Curve(curve),
+            (None, Some(ratio)) => Response::Yield(ratio),
+            (None, None) => self.assumed(self.dedicated_potential),
+        }
+    }
+
+    fn assumed(&self, dedicated: CoreShare) -> Response<'_> {
+        let is_deadline = matches!(self.job.goal, Goal::Deadline { .. });
+        Response::Assumed { dedicated, fed: (!is_deadline).then_some(dedicated) }
+    }
+
     /// What decides.
     #[must_use]
     pub fn sizing(&self) -> Sizing<'_> {
@@ -243,10 +267,12 @@ impl SizingInput {
             spent: job.spent,
             remaining: job.remaining,
             rate: job.rate,
-            response: self.curve.as_ref().map_or(Response::Yield(self.yield_ratio), Response::Curve),
+            response: self.response(),
             energy: self.energy,
             mean_task_s: job.mean_task_s,
-            tail_s: straggler_tail_s(job.goal, job.mean_task_s, job.task_deviation_s, job.loss),
+            tail: Tail::of(job.goal, job.mean_task_s, job.task_deviation_s, job.loss),
+            unfinished: job.unfinished.unwrap_or(u32::MAX),
+            dedicated_slots: self.dedicated_slots,
             set_up_s: job.set_up_s,
             dedicated: self.dedicated,
             dedicated_potential: self.dedicated_potential,
@@ -260,9 +286,12 @@ impl SizingInput {
     #[must_use]
     pub fn with_dedicated(&self, hosts: u32) -> Sizing<'_> {
         let times = f64::from(hosts) / f64::from(self.dedicated);
-        let response = self.curve.as_ref().map_or(Response::Yield(1.0), |curve| Response::Stretched(curve, times));
         let dedicated_potential = self.dedicated_potential * times;
-        Sizing { dedicated: hosts, dedicated_potential, response, ..self.sizing() }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+        let dedicated_slots = (f64::from(self.dedicated_slots) * times) as u32;
+        let assumed = || self.assumed(dedicated_potential);
+        let response = self.curve.as_ref().map_or_else(assumed, |curve| Response::Stretched(curve, times));
+        Sizing { dedicated: hosts, dedicated_potential, dedicated_slots, response, ..self.sizing() }
     }
 }
 
@@ -320,7 +349,11 @@ mod tests {
         let potentials: Vec<f64> = sizing.offers.iter().map(|offer| offer.potential.percent()).collect();
         assert_eq!(potentials, [100.0, 50.0]);
         assert_eq!((sizing.dedicated_potential, sizing.useful), (CoreShare::from_cores(1), 6));
-        assert_eq!((sizing.response, sizing.tail_s), (Response::Yield(0.5), 20.0));
+        assert_eq!(
+            (sizing.response, sizing.tail),
+            (Response::Yield(0.5), Tail::of(sizing.goal, 20.0, Some(10.0), 0.1))
+        );
+        assert_eq!((sizing.unfinished, sizing.dedicated_slots), (7, 1));
         // More dedicated slots than fit into the memory that is left.
         let tight = MachineFacts { dedicated: 3, most: 2, ..machine };
         let input = SizingInput::of_machine(job(Goal::Cost { budget: None }, None), &tight);
@@ -335,6 +368,7 @@ mod tests {
             working: vec![DedicatedFacts { slots: 4, efficiency: 0.5 }],
             used: vec![offer("a", 1)],
             free: vec![offer("b", 2), offer("c", 4)],
+            probes: BTreeSet::new(),
             output: BTreeMap::new(),
             max_volunteers: Some(2),
             curve,
@@ -350,13 +384,19 @@ mod tests {
         // Seven tasks, of which four run on dedicated slots: one volunteer of four slots is enough.
         assert_eq!(sizing.useful, 1);
         assert_eq!(input.curve(), curve.as_ref());
+        // One of a class of which nothing is known is before better free ones, and after those in use.
+        let probed = ClusterFacts { probes: BTreeSet::from([HostId::new("a").unwrap()]), ..facts(curve.clone()) };
+        let input = SizingInput::of_cluster(job(Goal::Energy, None), ClusterFacts { max_volunteers: None, ..probed });
+        let names: Vec<&str> = input.offers().iter().map(|offer| offer.host.as_str()).collect();
+        assert_eq!(names, ["c", "a", "b"]);
+        let input = SizingInput::of_cluster(job(Goal::Energy, None), facts(curve.clone()));
         let doubled = input.with_dedicated(4);
         assert_eq!((doubled.dedicated, doubled.dedicated_potential), (4, CoreShare::from_cores(4)));
 
         let hurried = job(Goal::Deadline { within_s: 100.0 }, Some(50.0));
         let input = SizingInput::of_cluster(hurried, facts(curve.clone()));
         assert_eq!(input.curve(), curve.map(|curve| curve.cautious()).as_ref());
-        // 20 s, a fifth of it for losses, one and a half deviations.
-        assert!((input.sizing().tail_s - 39.0).abs() < 1e-9);
+        assert_eq!(input.sizing().tail, Tail::of(hurried.goal, 20.0, Some(10.0), 0.1));
+        assert_eq!(input.sizing().dedicated_slots, 4);
     }
 }

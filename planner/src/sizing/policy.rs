@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::{Choice, Response, Sizing};
 use crate::io_model::{Growth, GrowthView, Saturation};
 
+/// Part of its potential that a cluster must have had in the mean for its size to count as seen. Chosen.
+const SEEN: f64 = 0.75;
+
 /// What a policy may go by.
 pub struct Situation<'s, 'i> {
     /// Whose size is decided.
@@ -20,6 +23,8 @@ pub struct Situation<'s, 'i> {
     pub exploration: &'s mut Exploration,
     /// Means since the last evaluation, over the seconds in which the cluster was full.
     pub observed: Means,
+    /// Volunteers are being set up.
+    pub is_settling: bool,
     /// CPU of a host, all of it.
     pub capacity_of: &'s dyn Fn(&HostId) -> CoreShare,
 }
@@ -68,10 +73,17 @@ pub struct Adaptive;
 
 impl SizingPolicy for Adaptive {
     fn choose(&mut self, situation: Situation<'_, '_>) -> Choice {
-        let Situation { mut sizing, exploration, observed, .. } = situation;
+        let Situation { mut sizing, exploration, observed, is_settling, .. } = situation;
         let Exploration { growth, saturation, profile_disk } = exploration;
         if matches!(sizing.goal, Goal::Deadline { .. } | Goal::Cost { budget: Some(_) }) || growth.is_over() {
             return sizing.decide();
+        }
+        // Where volunteers take longer to set up than an interval, a step says nothing before the next one but one.
+        let present =
+            sizing.offers.iter().take(sizing.current as usize).map(|offer| offer.potential).sum::<CoreShare>();
+        let present = present + sizing.dedicated_potential;
+        if is_settling && observed.potential < present * SEEN {
+            return sizing.forced(sizing.current, Bound::Exploring);
         }
         // Ours: once two sizes beyond the profile were observed, the curve bounds the growth, and after the third it takes
         // over. Algorithm 1 goes on in small steps until the disks are full: a job whose optimum lies before that pays

@@ -28,7 +28,9 @@ fn sizing(goal: Goal, offers: &[Offer]) -> Sizing<'_> {
         response: Response::Yield(1.0),
         energy: None,
         mean_task_s: 0.0,
-        tail_s: 0.0,
+        tail: Tail { mean_s: 0.0, variation: 0.0, sure: None, lost_s: 0.0 },
+        unfinished: u32::MAX,
+        dedicated_slots: 1,
         set_up_s: 0.0,
         dedicated: 1,
         dedicated_potential: CoreShare::new(100.0).unwrap(),
@@ -79,7 +81,7 @@ fn a_deadline_that_is_met_without_its_margin_is_not_called_missed() {
 fn padding_and_set_up_count() {
     let offers = offers(&[100.0, 100.0]);
     let mut problem = sizing(Goal::Deadline { within_s: 260.0 }, &offers);
-    (problem.mean_task_s, problem.tail_s) = (5.0, 5.0);
+    (problem.mean_task_s, problem.tail.lost_s) = (5.0, 5.0);
     problem.set_up_s = 10.0;
     // One works after 10 s, which is 255 s, and 5 s of padding: late. Two are done after 10 + 163.3 + 5 s.
     assert_eq!(problem.decide().size, 2);
@@ -210,7 +212,7 @@ proptest! {
         let mut offers = offers(&percents);
         offers.sort_by(|a, b| b.potential.total_cmp(&a.potential));
         let mut problem = sizing(Goal::Deadline { within_s }, &offers);
-        (problem.current, problem.mean_task_s, problem.tail_s) = (current, mean_task_s, mean_task_s);
+        (problem.current, problem.mean_task_s, problem.tail.mean_s) = (current, mean_task_s, mean_task_s);
         problem.response = Response::Yield(yield_ratio);
         let choice = problem.decide();
         prop_assert!(choice.size as usize <= offers.len());

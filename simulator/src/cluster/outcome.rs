@@ -46,6 +46,10 @@ pub struct ClusterRun {
     /// Every decision.
     #[serde(skip)]
     pub decisions: Vec<Decision>,
+    /// Since when the goal of the first job is said to be out of reach, in seconds after the start; `None` where it is not, or
+    /// not any more.
+    #[serde(skip)]
+    pub warned_s: Option<f64>,
     /// The first job as the controller knows it.
     #[serde(skip)]
     pub job: Option<JobStatus>,

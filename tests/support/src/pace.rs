@@ -1,4 +1,4 @@
-//! The machine's speed. In: a little work every half second. Out: the CPU time that it took, in the mean. Called by
+//! The machine's speed. In: a little work every half second. Out: the CPU time that it took, in the middle. Called by
 //! `tests/spark`: figures that depend on the speed are not judged while other work slows the machine down, as on a
 //! virtual machine that shares its cores.
 
@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A machine that became slower than this many times is another machine. Chosen.
+use rustix::time::{ClockId, clock_gettime};
+
+/// A machine that became slower, or faster, than this many times is another machine. Chosen.
 pub const STEADY: f64 = 1.2;
 
 /// Does a little every half second and notes the CPU time it takes.
@@ -26,21 +28,26 @@ impl Pace {
         let seen = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut all = Vec::new();
-            while !seen.load(Ordering::Relaxed) {
+            // The first one pays for what is not there yet.
+            a_little_ms();
+            loop {
                 all.push(a_little_ms());
+                if seen.load(Ordering::Relaxed) {
+                    return all;
+                }
                 std::thread::sleep(Duration::from_millis(500));
             }
-            all
         });
         Self { stop, thread }
     }
 
-    /// What a little took since the start, in milliseconds of CPU time, in the mean.
+    /// What a little took since the start, in milliseconds of CPU time, in the median.
     #[must_use]
-    pub fn mean_ms(self) -> f64 {
+    pub fn median_ms(self) -> f64 {
         self.stop.store(true, Ordering::Relaxed);
-        let all = self.thread.join().unwrap();
-        all.iter().sum::<f64>() / all.len() as f64
+        let mut all = self.thread.join().unwrap();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
     }
 }
 
@@ -52,8 +59,8 @@ fn a_little_ms() -> f64 {
     on_cpu_ms() - before
 }
 
-/// CPU time of this thread.
+/// CPU time of this thread, to now: the kernel's statistics of a thread are only as new as its last tick.
 fn on_cpu_ms() -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    text.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1e6
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as f64 * 1e3 + now.tv_nsec as f64 / 1e6
 }

@@ -50,7 +50,7 @@ impl Server {
     pub(super) fn json(&self, path: &str, deadline: Deadline) -> Result<Document, SparkError> {
         let url = format!("{}{path}", self.base);
         let unreachable = |source| SparkError::Unreachable { url: url.clone(), source: Box::new(source) };
-        let mut answer = http::get(&self.agent, &url, None, deadline.left()).map_err(unreachable)?;
+        let mut answer = http::get(&self.agent, &url, None, &[], deadline.left()).map_err(unreachable)?;
         let status = answer.status();
         if !status.is_success() {
             return Err(SparkError::Status { url, status: status.as_u16() });

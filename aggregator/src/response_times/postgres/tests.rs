@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use proptest::prelude::*;
 
+use super::super::tests::certificates::Site;
 use super::*;
 
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -152,6 +153,7 @@ fn programs() -> Option<PathBuf> {
 struct Server {
     folder: tempfile::TempDir,
     bin: PathBuf,
+    port: String,
     postgres: Child,
 }
 
@@ -189,18 +191,19 @@ impl Server {
             .stdout(Stdio::null())
             .status();
         assert!(made.unwrap().success());
-        let postgres = Self::postgres(&bin, folder.path(), options);
-        let server = Self { folder, bin, postgres };
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let postgres = Self::postgres(&bin, folder.path(), &port, options);
+        let server = Self { folder, bin, port, postgres };
         server.ready();
         Some(server)
     }
 
-    fn postgres(bin: &Path, folder: &Path, options: &[&str]) -> Child {
+    fn postgres(bin: &Path, folder: &Path, port: &str, options: &[&str]) -> Child {
         let log = File::options().create(true).append(true).open(folder.join("log")).unwrap();
         as_postgres(&bin.join("postgres"))
             .arg("-D")
             .arg(folder.join("data"))
-            .args(["-c", "listen_addresses=", "-c", "fsync=off", "-c"])
+            .args(["-p", port, "-c", "listen_addresses=", "-c", "fsync=off", "-c"])
             .arg(format!("unix_socket_directories={}", folder.display()))
             .args(options)
             .current_dir("/")
@@ -221,7 +224,21 @@ impl Server {
 
     fn psql(&self, user: &str, sql: &str) -> Command {
         let mut command = Command::new(self.bin.join("psql"));
-        command.args(["-X", "-q", "-d", "postgres", "-v", "ON_ERROR_STOP=1", "-U", user, "-c", sql, "-h"]);
+        command.args([
+            "-X",
+            "-q",
+            "-d",
+            "postgres",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-U",
+            user,
+            "-c",
+            sql,
+            "-p",
+            &self.port,
+            "-h",
+        ]);
         command.arg(self.folder.path()).current_dir("/").stdout(Stdio::null());
         command
     }
@@ -236,7 +253,7 @@ impl Server {
 
     fn restart(&mut self, options: &[&str]) {
         self.stop();
-        self.postgres = Self::postgres(&self.bin, self.folder.path(), options);
+        self.postgres = Self::postgres(&self.bin, self.folder.path(), &self.port, options);
         self.ready();
     }
 
@@ -250,7 +267,8 @@ impl Server {
     }
 
     fn reader(&self) -> Postgres {
-        let connection = format!("host={} user=gleaner dbname=postgres", self.folder.path().display());
+        let (folder, port) = (self.folder.path().display(), &self.port);
+        let connection = format!("host={folder} port={port} user=gleaner dbname=postgres");
         Postgres::new(&connection, INTERVAL, Duration::from_secs(10)).unwrap()
     }
 }
@@ -364,4 +382,78 @@ async fn dropped_statements_are_reported() {
     let many: Vec<String> = (1..200).map(|n| format!("SELECT {}", columns(n))).collect();
     server.sql("postgres", &many.join("; "));
     assert!(reason(reader.read().await).contains("pg_stat_statements.max must be raised"));
+}
+
+#[tokio::test]
+async fn a_real_database_over_tls_is_verified() {
+    let Some(mut server) = Server::start("a_real_database_over_tls_is_verified", &LOADED) else { return };
+    server.sql("postgres", "CREATE EXTENSION pg_stat_statements; CREATE ROLE gleaner LOGIN PASSWORD 'hunter2-hunter2'");
+    let folder = server.folder.path().to_owned();
+    let (site, other) = (Site::make(&folder.join("own")), Site::make(&folder.join("other")));
+    if rustix::process::geteuid().is_root() {
+        // PostgreSQL takes no key that others may read, and none that it may not.
+        for file in [&site.server.0, &site.server.1] {
+            assert!(Command::new("chown").arg("postgres").arg(file).status().unwrap().success());
+        }
+    }
+    fs::set_permissions(&site.server.1, Permissions::from_mode(0o600)).unwrap();
+    // Only over TLS, with a certificate of the authority for the role, and its password.
+    fs::write(
+        folder.join("data/pg_hba.conf"),
+        "local all all trust\nhostssl all gleaner 127.0.0.1/32 scram-sha-256 clientcert=verify-full\n",
+    )
+    .unwrap();
+    let file = |name: &str, file: &Path| format!("{name}={}", file.display());
+    let (certificate, key) = (file("ssl_cert_file", &site.server.0), file("ssl_key_file", &site.server.1));
+    let ca = file("ssl_ca_file", &site.ca);
+    let encrypted = [
+        "-c",
+        "listen_addresses=127.0.0.1",
+        "-c",
+        "ssl=on",
+        "-c",
+        &certificate,
+        "-c",
+        &key,
+        "-c",
+        &ca,
+        "-c",
+        LOADED[1],
+    ];
+    server.restart(&encrypted);
+
+    let base = format!("port={} user=gleaner dbname=postgres password=hunter2-hunter2", server.port);
+    let roots = |site: &Site| format!("sslrootcert={}", site.ca.display());
+    let client = |site: &Site| format!("sslcert={} sslkey={}", site.client.0.display(), site.client.1.display());
+    let reader = |words: &str| Postgres::new(&format!("{base} {words}"), INTERVAL, Duration::from_secs(10)).unwrap();
+    let (own, shows) = (roots(&site), client(&site));
+    for (words, part) in [
+        ("host=127.0.0.1".to_owned(), "no encryption"),
+        (format!("host=127.0.0.1 sslmode=verify-full {} {shows}", roots(&other)), "invalid peer certificate"),
+        (format!("host=127.0.0.1 sslmode=verify-full {shows}"), ""),
+        (format!("host=localhost hostaddr=127.0.0.1 sslmode=verify-full {own} {shows}"), "not valid for name"),
+        (format!("host=127.0.0.1 sslmode=verify-full {own}"), ""),
+        (format!("host=127.0.0.1 sslmode=verify-full {own} {}", client(&other)), ""),
+        (
+            format!("host=127.0.0.1 sslmode=verify-full sslrootcert={}", folder.join("log").display()),
+            "no certificate in",
+        ),
+    ] {
+        let why = reason(reader(&words).read().await);
+        assert!(why.contains(part) && !why.contains("first reading") && !why.contains("hunter2"), "{words}: {why}");
+    }
+    let words = format!("host=127.0.0.1 sslmode=verify-full {own} {shows}");
+    let mut encrypted = reader(&words);
+    let first = reason(encrypted.read().await);
+    assert!(first.contains("first reading"), "{first}");
+    server.sql("postgres", "SELECT pg_sleep(0.05)");
+    assert!(matches!(encrypted.read().await, ResponseTime::Mean { mean_ms } if mean_ms >= 50.0));
+    let shown = shown(&format!("{base} {words}"));
+    assert!(shown.ends_with(&format!("password=(withheld) sslmode=verify-full {own} {shows}")), "{shown}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+    // A server without TLS is not spoken to.
+    fs::write(folder.join("data/pg_hba.conf"), "local all all trust\nhost all all 127.0.0.1/32 trust\n").unwrap();
+    server.restart(&["-c", "listen_addresses=127.0.0.1", "-c", LOADED[1]]);
+    let why = reason(reader(&words).read().await);
+    assert!(why.contains("does not support TLS"), "{why}");
 }

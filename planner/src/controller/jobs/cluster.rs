@@ -4,7 +4,6 @@
 
 mod evaluation;
 mod life;
-mod observed;
 mod staged;
 
 pub(super) use evaluation::Deciders;
@@ -12,7 +11,7 @@ pub(super) use evaluation::Deciders;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::id::HostId;
-use gleaner_types::job::{ClusterSpec, EngineProgress};
+use gleaner_types::job::{ClusterSpec, EngineProgress, Samples};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
@@ -21,11 +20,13 @@ use crate::controller::hosts::Host;
 use crate::controller::interface::seconds;
 use crate::io_model::{IoModel, IoPoint};
 use crate::productivity::Efficiency;
+use crate::sampling::{Observed, Sampler, Second, TRANSIENT_S};
 use crate::sizing::policy::Exploration;
-use observed::Observed;
 
 /// Seconds gathered into one point of the I/O model. Chosen: shorter ones are noise of single tasks.
 const POINT_S: f64 = 10.0;
+/// Part by which an efficiency must change for points to be forgotten. Chosen.
+const RESCALED: f64 = 0.1;
 /// Service of volunteers per loss that is assumed before any was seen, in seconds. Chosen: two hours, about how long a
 /// user of the papers' desktops stays.
 const PRIOR_SERVICE_S: f64 = 7_200.0;
@@ -47,12 +48,20 @@ pub(super) struct Cluster {
     io: IoModel,
     exploration: Exploration,
     efficiency: Efficiency,
+    /// The efficiencies by which the points of the I/O model were taken.
+    #[serde(default)]
+    scale: BTreeMap<String, f64>,
+    #[serde(default)]
+    sampler: Sampler,
     /// Toward the next point.
     point: Observed,
     /// Since the last evaluation.
     interval: Observed,
     /// When the workers last changed.
     changed: Timestamp,
+    /// Volunteers that are being set up, and since when.
+    #[serde(default)]
+    set_up_since: BTreeMap<HostId, Timestamp>,
     /// Part of the job done per host, by the last progress.
     done: BTreeMap<HostId, f64>,
     /// Slots the engine was last given.
@@ -86,6 +95,11 @@ impl Cluster {
     /// It has fewer volunteers than it may.
     pub(super) fn is_short(&self) -> bool {
         self.volunteers.len() < self.target as usize
+    }
+
+    /// How many seconds went into the I/O model since this was last asked, and how many did not.
+    pub(super) fn samples(&mut self) -> Samples {
+        self.sampler.counted()
     }
 
     /// How many hosts drain.
@@ -130,6 +144,7 @@ impl Cluster {
 
     /// Takes what the engine says of single hosts: work for the efficiencies, and which ones have drained.
     pub(super) fn progress<'h>(&mut self, progress: &EngineProgress, host: impl Fn(&HostId) -> Option<&'h Host>) {
+        self.efficiency.tasks(progress.tasks_total);
         for (id, worker) in &progress.workers {
             let before = self.done.get(id).copied().unwrap_or(0.0);
             let more = worker.done.value() - before;
@@ -144,8 +159,23 @@ impl Cluster {
                 }
             }
         }
+        self.rescale();
         let running = |host: &HostId| progress.workers.get(host).is_some_and(|worker| worker.tasks_running > 0);
         self.draining.retain(|host, _| running(host));
+    }
+
+    /// What hosts of a class are worth has turned out to be other than it was taken to be: points in which they worked are in wrong
+    /// units, so they are forgotten. Those of the profile stay.
+    fn rescale(&mut self) {
+        let now = self.efficiency.all();
+        let is_other = |(class, efficiency): (&String, &f64)| {
+            (efficiency / self.scale.get(class).copied().unwrap_or(1.0) - 1.0).abs() > RESCALED
+        };
+        if now.iter().any(is_other) {
+            self.scale = now;
+            self.io.forget_but_least();
+            (self.point, self.interval) = (Observed::default(), Observed::default());
+        }
     }
 
     /// Keeps these volunteers; the others drain.
@@ -153,6 +183,8 @@ impl Cluster {
         if self.volunteers == wanted {
             return;
         }
+        let added = wanted.keys().filter(|host| !self.volunteers.contains_key(*host));
+        self.set_up_since.extend(added.map(|host| (host.clone(), now)));
         for (host, slots) in std::mem::take(&mut self.volunteers) {
             if !wanted.contains_key(&host) {
                 self.draining.insert(host, slots);
@@ -184,8 +216,24 @@ impl Cluster {
         }
     }
 
-    /// A second in which every slot had a task.
-    fn observe(&mut self, second: Observed, now: Timestamp) {
+    /// A volunteer is being set up: of it only the tasks that run there already count.
+    fn is_set_up(&self, host: &HostId) -> bool {
+        self.set_up_since.contains_key(host)
+    }
+
+    /// Forgets whose set-up is over.
+    fn finish_set_ups(&mut self, set_up_s: f64, now: Timestamp) {
+        let Self { set_up_since, volunteers, .. } = self;
+        let lasts = |since: Timestamp| now.seconds_since(since) < set_up_s + TRANSIENT_S;
+        set_up_since.retain(|host, since| volunteers.contains_key(host) && lasts(*since));
+    }
+
+    /// Looks at a second: one that says what the cluster can do goes into the points of the I/O model.
+    fn observe(&mut self, second: &Second<'_>, now: Timestamp) {
+        let Some(second) = self.sampler.look(second) else { return };
+        if self.point.is_unlike(&second) {
+            self.point = Observed::default();
+        }
         self.interval.add(second);
         self.point.add(second);
         if self.point.seconds < POINT_S {

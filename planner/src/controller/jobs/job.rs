@@ -327,7 +327,12 @@ impl Job {
     /// What a decision about its size goes by.
     pub(super) fn facts(&self, rate: f64, evaluation_interval_s: f64, now: Timestamp) -> JobFacts {
         let progress = self.status.progress.as_ref();
-        let mean_task_s = progress.and_then(|progress| progress.mean_task_s).unwrap_or(0.0);
+        let finished_s = progress.and_then(|progress| progress.mean_task_s).unwrap_or(0.0);
+        // Those that have finished first are the short ones. By its rate a task takes at least so much CPU.
+        let is_deadline = matches!(self.status.spec.goal, Goal::Deadline { .. });
+        let by_rate_s = progress.filter(|progress| progress.tasks_total > 0 && self.is_on_cluster() && is_deadline);
+        let by_rate_s = by_rate_s.map_or(0.0, |progress| 1.0 / (100.0 * rate * f64::from(progress.tasks_total)));
+        let mean_task_s = if by_rate_s.is_finite() { finished_s.max(by_rate_s) } else { finished_s };
         JobFacts {
             goal: self.status.spec.goal,
             prices: self.status.spec.prices,
@@ -373,6 +378,7 @@ impl Job {
         let late_by_stages = matches!(&choice.stages, Some(StageOpinion::Predicted(found)) if !found.meets_goal);
         let meets_goal = choice.chosen.meets_goal && !late_by_stages || in_time;
         self.status.completion_estimate = Some(estimate);
+        let samples = self.cluster_mut().map(Cluster::samples).unwrap_or_default();
         let decision = Decision {
             job: self.status.spec.id.clone(),
             number: self.status.decisions,
@@ -387,12 +393,15 @@ impl Job {
                     WorkerState::Slots(slots) => slots.yields.ratio(),
                     WorkerState::Hosts(_) => None,
                 },
+                Response::Assumed { .. } => None,
                 Response::Curve(_) | Response::Stretched(..) => {
                     let Candidate { potential, predicted, .. } = choice.chosen;
                     (potential > CoreShare::ZERO).then(|| predicted.percent() / potential.percent())
                 }
             },
             io_curve: sizing.response.curve().map(IoCurve::record).unwrap_or_default(),
+            samples,
+            assumed: matches!(sizing.response, Response::Assumed { .. }),
             size_before: sizing.current,
             size: choice.size,
             selection,

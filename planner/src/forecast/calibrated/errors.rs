@@ -1,7 +1,7 @@
 //! How wrong predictions were, and so how much must be allowed for. In: errors as multiples of what was usual when each was
 //! predicted. Out: the multiple that is exceeded at a given part of the lookaheads. Called by [`Series`](super::Series).
 //!
-//! The host's own errors of the last day count, and beside them a pool: pseudo-errors from elsewhere, which stand for what
+//! The host's own errors of the last day count, and beside them a pool: pseudo-errors, which stand for what
 //! this host has not shown yet and count less the more it has shown (split conformal prediction with a prior). Beyond the
 //! few largest errors the tail goes on as an exponential one, with the mean of what they exceed their least by.
 
@@ -9,8 +9,6 @@ use std::collections::VecDeque;
 
 /// Own errors kept: a day of one a minute.
 pub(super) const MOST: usize = 1_440;
-/// Errors of a pool that are taken at most.
-pub(super) const MOST_POOLED: usize = 512;
 /// No error is larger than this many times the usual one: what was constant for a day and then is not would decide alone.
 pub(super) const LARGEST: f64 = 30.0;
 /// What a pool counts for, in lookaheads: at first, and the own ones that halve it. Chosen on tuning traces.
@@ -48,15 +46,6 @@ impl Errors {
     pub(super) fn restore(&mut self, own: impl IntoIterator<Item = f32>, lookaheads: f64) {
         self.own = own.into_iter().collect();
         self.lookaheads = lookaheads;
-    }
-
-    /// Takes errors from elsewhere in place of the built-in ones. Without any these come back.
-    pub(super) fn set_pool(&mut self, errors: &[f64]) {
-        let finite = errors.iter().copied().filter(|error| error.is_finite());
-        self.pool = finite.map(|error| error.clamp(-LARGEST, LARGEST)).take(MOST_POOLED).collect();
-        if self.pool.is_empty() {
-            self.pool = built_in();
-        }
     }
 
     /// Takes an error that stands for `lookaheads` of them.
@@ -133,14 +122,5 @@ mod tests {
         assert_eq!((errors.own().len(), errors.lookaheads()), (MOST, 288.0));
         let after = errors.exceeded(0.1);
         assert!((0.85..1.3).contains(&after), "{after}");
-    }
-
-    #[test]
-    fn a_pool_is_finite_and_bounded() {
-        let mut errors = Errors::new();
-        errors.set_pool(&[f64::NAN, f64::INFINITY]);
-        assert_eq!(errors.pool, built_in());
-        errors.set_pool(&[1e9; 2_000]);
-        assert_eq!((errors.pool.len(), errors.pool[0]), (MOST_POOLED, LARGEST));
     }
 }

@@ -3,7 +3,7 @@
 //! the first, and the output of a host that goes is made again. In: kinds of jobs, and seeds. Out: missed deadlines, and seconds
 //! of volunteers. Called by the test runner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{Goal, Prices};
@@ -238,6 +238,7 @@ impl Played {
             working: vec![DedicatedFacts { slots: SLOTS, efficiency: 1.0 }; DEDICATED],
             used,
             free,
+            probes: BTreeSet::new(),
             output,
             max_volunteers: None,
             curve: None,

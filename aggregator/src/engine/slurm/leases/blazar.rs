@@ -209,13 +209,14 @@ impl Blazar {
     /// [`BlazarError`].
     pub(super) fn read(&self) -> Result<Vec<NodeLease>, BlazarError> {
         let token = self.token()?;
-        let tls = self.ca.as_deref().map(|ca| http::TlsFiles { ca: ca.to_owned(), client: None }.load()).transpose()?;
+        let tls =
+            self.ca.as_deref().map(|ca| http::TlsFiles { ca: Some(ca.to_owned()), client: None }.load()).transpose()?;
         let client = http::client(tls);
         let get = |call: &'static str| {
             let unreachable = |source| BlazarError::Unreachable { call, source: Box::new(source) };
             let url = format!("{}{call}", self.url.trim_end_matches('/'));
             let headers = [("X-Auth-Token", token.as_str()), ("Accept", "application/json")];
-            let mut answer = http::get_with(&client, &url, &headers, TIME_LIMIT).map_err(unreachable)?;
+            let mut answer = http::get(&client, &url, None, &headers, TIME_LIMIT).map_err(unreachable)?;
             match answer.status().as_u16() {
                 200 => http::body(&mut answer, LONGEST).map_err(unreachable),
                 status => Err(BlazarError::Refused { call, status }),

@@ -5,14 +5,14 @@
 //! With several jobs each is sized as if all hosts that they share were its own; how many of those it may have is said by
 //! the account of the pool. What it may have and others still use comes to it when they have given it back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::id::HostId;
 use gleaner_types::job::{JobPhase, PoolShare};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
-use super::{Observed, dedicated_slots};
+use super::dedicated_slots;
 use crate::controller::capacity::Capacity;
 use crate::controller::hosts::Host;
 use crate::controller::interface::{Settings, seconds};
@@ -21,6 +21,7 @@ use crate::controller::jobs::others::Others;
 use crate::controller::jobs::pool::Pool;
 use crate::controller::outputs::Outputs;
 use crate::io_model::IoCurve;
+use crate::sampling::Observed;
 use crate::selection::Offer;
 use crate::sizing::Choice;
 use crate::sizing::input::{ClusterFacts, DedicatedFacts, HostCpu, PowerFacts, SizingInput};
@@ -104,6 +105,7 @@ impl Job {
             sizing: sizing.clone(),
             exploration: &mut cluster.exploration,
             observed: cluster.interval.means(),
+            is_settling: !cluster.set_up_since.is_empty(),
             capacity_of: &capacity_of,
         });
         let choice = sizing.kept_as_wanted(choice, cluster.wanted);
@@ -134,6 +136,20 @@ impl Job {
         cluster.target = target;
         cluster.interval = Observed::default();
         self.adopt(&input.sizing(), choice, selection, now, outputs);
+    }
+
+    /// One free host of each class whose efficiency is not known and of which it has none.
+    fn probes(&self, free: &[Offer], capacity: Capacity<'_>) -> BTreeSet<HostId> {
+        let Some(cluster) = self.cluster() else { return BTreeSet::new() };
+        let class = |id: &HostId| capacity.host(id).map(|host| host.facts().cpu_model.as_str());
+        let mut tried: BTreeSet<&str> = cluster.volunteers.keys().filter_map(class).collect();
+        let mut probes = BTreeSet::new();
+        for Offer { host, .. } in free {
+            if class(host).is_some_and(|class| !cluster.efficiency.is_known(class) && tried.insert(class)) {
+                probes.insert(host.clone());
+            }
+        }
+        probes
     }
 
     /// What a decision goes by, where these hosts are free beside its own.
@@ -170,6 +186,7 @@ impl Job {
             dedicated: self.dedicated(),
             working: known().filter(|host| host.is_connected()).map(working).collect(),
             used: cluster.volunteers.keys().filter_map(|id| self.offer(id, capacity)).collect(),
+            probes: self.probes(&free, capacity),
             free,
             output: self.output(),
             max_volunteers: spec.max_volunteers,

@@ -12,7 +12,7 @@ use gleaner_types::report::HostReport;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
-use super::{Observed, dedicated_slots};
+use super::dedicated_slots;
 use crate::controller::capacity::Capacity;
 use crate::controller::hosts::{Host, Hosts};
 use crate::controller::interface::{Settings, seconds};
@@ -22,19 +22,9 @@ use crate::controller::outputs::Outputs;
 use crate::io_model::saturation;
 use crate::power::marginal_watts;
 use crate::productivity::{Efficiency, potential};
+use crate::sampling::{Second, WorkerSecond};
 use crate::selection::{Offer, ranked};
 use crate::sizing::input::VolunteerFacts;
-
-/// Part of the slots that must have a task for a second to say what the cluster can do.
-const FULL: f64 = 0.97;
-/// Seconds after a change, set-up not included, that say nothing about the new size yet. Chosen.
-const TRANSIENT_S: f64 = 5.0;
-
-/// What a worker could do and did in the last second, in common units.
-struct WorkerNow {
-    potential: CoreShare,
-    actual: CoreShare,
-}
 
 /// Utilisation of a host's busiest disk.
 fn disk_of(report: &HostReport) -> Option<f64> {
@@ -42,8 +32,8 @@ fn disk_of(report: &HostReport) -> Option<f64> {
     known.fold(None, |most: Option<f64>, used| Some(most.map_or(used, |most| most.max(used))))
 }
 
-/// What a host of a cluster could do and did, by its last report.
-fn worker_now(host: &Host, slots: u32, dedicated: bool, efficiency: &Efficiency) -> Option<WorkerNow> {
+/// What a host of a cluster could do and did, by its last report: potential and actual productivity, in common units.
+fn productivity(host: &Host, slots: u32, dedicated: bool, efficiency: &Efficiency) -> Option<(CoreShare, CoreShare)> {
     let report = host.fresh_report()?;
     let machine = &report.machine;
     let (free, used) = if dedicated {
@@ -53,7 +43,7 @@ fn worker_now(host: &Host, slots: u32, dedicated: bool, efficiency: &Efficiency)
         (machine.cpu_capacity.saturating_sub(foreground), *report.volunteer.cpu.value()?)
     };
     let factor = efficiency.of(&host.facts().cpu_model);
-    Some(WorkerNow { potential: potential(free, slots) * factor, actual: used * factor })
+    Some((potential(free, slots) * factor, used * factor))
 }
 
 impl Job {
@@ -72,7 +62,8 @@ impl Job {
         };
         let Some(used) = used.copied() else { return true };
         cluster.efficiency.observe(class, 0.0, used, report.interval_s);
-        self.rate.used(used * cluster.efficiency.of(class), report.interval_s);
+        // What classes were seen to be worth since changes what they did before too.
+        self.rate.used_in_all(cluster.efficiency.productivity_percent_s());
         if !dedicated {
             self.status.harvested_core_s += used.cores() * report.interval_s;
             self.status.idle_core_s += idle_core_s(report);
@@ -95,32 +86,30 @@ impl Job {
         let Some(spec) = self.status.spec.workers.hosts() else { return };
         let (WorkerState::Hosts(cluster), Some(progress)) = (&mut self.workers, &self.status.progress) else { return };
         cluster.losses.1 += cluster.volunteers.len() as f64;
-        let unchanged_s = now.seconds_since(cluster.changed);
-        if !cluster.draining.is_empty() || unchanged_s < self.status.spec.set_up_s + TRANSIENT_S {
-            return;
-        }
-        let mut second = Observed { seconds: 1.0, ..Observed::default() };
-        let mut slots_in_all = 0;
+        cluster.finish_set_ups(self.status.spec.set_up_s, now);
+        let running_on = |id: &HostId| progress.workers.get(id).map_or(0, |worker| worker.tasks_running);
         let dedicated = spec.dedicated.iter().map(|dedicated| (&dedicated.host, None));
-        let volunteers = cluster.volunteers.iter().map(|(host, slots)| (host, Some(*slots)));
-        for (id, given) in dedicated.chain(volunteers) {
-            let Some(host) = hosts.get(id) else { continue };
-            let slots = given.unwrap_or_else(|| dedicated_slots(host, spec));
-            let Some(worker) = worker_now(host, slots, given.is_none(), &cluster.efficiency) else { return };
-            slots_in_all += slots;
-            second.potential += worker.potential.percent();
-            second.actual += worker.actual.percent();
-            if given.is_none()
-                && let Some(used) = host.report().and_then(disk_of)
-            {
-                second.disk += used;
-                second.disk_most = second.disk_most.max(used);
-                second.disk_seconds += 1.0;
+        let at_work = |(host, slots): (&HostId, &u32)| if cluster.is_set_up(host) { running_on(host) } else { *slots };
+        let volunteers = cluster.volunteers.iter().map(|own| (own.0, Some(at_work(own))));
+        let draining = cluster.draining.keys().map(|host| (host, Some(running_on(host))));
+        let known = dedicated.chain(volunteers).chain(draining).filter_map(|(id, given)| Some((hosts.get(id)?, given)));
+        let worker = |(host, given): (&Host, Option<u32>)| {
+            let (slots, is_dedicated) = (given.unwrap_or_else(|| dedicated_slots(host, spec)), given.is_none());
+            WorkerSecond {
+                slots,
+                productivity: productivity(host, slots, is_dedicated, &cluster.efficiency),
+                disk: host.report().filter(|_| is_dedicated).and_then(disk_of),
             }
-        }
-        if f64::from(progress.tasks_running) >= FULL * f64::from(slots_in_all) {
-            cluster.observe(second, now);
-        }
+        };
+        let workers: Vec<WorkerSecond> = known.map(worker).collect();
+        let second = Second {
+            unchanged_s: now.seconds_since(cluster.changed),
+            setting_up: progress.workers.is_empty() && !cluster.set_up_since.is_empty(),
+            waiting: progress.waiting(),
+            running: progress.tasks_running,
+            workers: &workers,
+        };
+        cluster.observe(&second, now);
     }
 
     /// Moves a job on a cluster on as far as it can go between two sizings. Says whether a sizing is due.
@@ -169,7 +158,9 @@ impl Job {
             self.next_evaluation = now.after(seconds(1.0)).max(cluster.awaited_until);
             return;
         }
-        cluster.efficiency = Efficiency::relative_to(capacity.classes());
+        if cluster.efficiency == Efficiency::default() {
+            cluster.efficiency = Efficiency::relative_to(capacity.classes());
+        }
         self.begin_profile(period_s, now, outputs);
     }
 
@@ -210,6 +201,7 @@ impl Job {
             let best = self.free_offers(others, capacity).into_iter().take(missing);
             if let Some(cluster) = self.cluster_mut() {
                 for offer in best {
+                    cluster.set_up_since.insert(offer.host.clone(), now);
                     cluster.volunteers.insert(offer.host, offer.slots);
                     cluster.changed = now;
                 }

@@ -1,0 +1,288 @@
+//! A real service that is no database: a queue with workers in a cgroup of this machine, beside a third user of its CPU. Its
+//! response-time target is held by moving its CPU while its load grows to six times as much; the response time comes from its
+//! own exposition, without a Prometheus server. Beside it: no limit, and the mean share, fixed. Figures are printed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gleaner_test_support::bench::{self, Running, text, until};
+use gleaner_test_support::pair::{HOST, Pair};
+
+/// Chosen: some 15 times what a request takes alone. Without a limit it waits for the other threads and for the third user.
+const TARGET_MS: f64 = 60.0;
+/// CPU of a request, and workers.
+const WORK_MS: u32 = 4;
+const WORKERS: u32 = 8;
+/// Clients in the first and in the second phase; each thinks 100 ms between two requests.
+const CLIENTS: [u32; 2] = [4, 24];
+const THINK: Duration = Duration::from_millis(100);
+/// Time between two decisions.
+const INTERVAL_S: u32 = 3;
+/// Intervals of a phase, and from its start until it is judged.
+const PHASE: usize = 16;
+const SETTLING: usize = 8;
+/// A target is missed by a response time that is so many times as long.
+const MISSED: f64 = 1.35;
+/// The most that it may have, in percent of a core: more than it can use.
+const CEILING_PERCENT: f64 = 150.0;
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn get(port: u16, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok(text(&answer))
+}
+
+/// The service in its cgroup; both end when dropped.
+struct Service {
+    running: Option<Running>,
+    groups: Vec<PathBuf>,
+    group: String,
+    port: u16,
+    metrics_port: u16,
+}
+
+impl Service {
+    fn start() -> Self {
+        let group = format!("gleaner-queue-{}/service", std::process::id());
+        let root = Path::new("/sys/fs/cgroup");
+        let found: Vec<PathBuf> = ["cpu", "cpuacct", "memory", "blkio"]
+            .iter()
+            .map(|controller| root.join(controller))
+            .filter(|folder| folder.join("cgroup.procs").exists())
+            .collect();
+        let roots = if found.is_empty() { vec![root.to_owned()] } else { found };
+        let groups: Vec<PathBuf> = roots.iter().map(|root| root.join(&group)).collect();
+        for folder in &groups {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        if let [only] = groups.as_slice() {
+            // Version 2: children have only what their parents pass on.
+            for parent in only.ancestors().skip(1).take(2).collect::<Vec<_>>().into_iter().rev() {
+                _ = std::fs::write(parent.join("cgroup.subtree_control"), "+cpu +memory +io");
+            }
+        }
+        let (port, metrics_port) = (free_port(), free_port());
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/queue/service.py");
+        let enter: String =
+            groups.iter().map(|folder| format!("echo $$ > {}/cgroup.procs; ", folder.display())).collect();
+        let run = format!("{enter}exec {} {port} {metrics_port} {WORKERS} {WORK_MS}", script.display());
+        let mut command = Command::new("sh");
+        command.args(["-ec", &run]).stdout(Stdio::null()).stderr(Stdio::null());
+        let service = Self { running: Some(Running(command.spawn().unwrap())), groups, group, port, metrics_port };
+        until("the service answers", || get(port, "/work").is_ok_and(|answer| answer.ends_with("ok\n")));
+        service
+    }
+
+    /// Seconds spent in its requests so far, and their number, by its exposition.
+    fn spent(&self) -> (f64, f64) {
+        let page = get(self.metrics_port, "/metrics").unwrap_or_default();
+        let value = |ending: &str| {
+            let name = format!("http_request_duration_seconds_{ending}{{path=\"/work\"}} ");
+            page.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0.0)
+        };
+        (value("sum"), value("count"))
+    }
+
+    /// CPU that it used so far, in seconds.
+    fn cpu_s(&self) -> f64 {
+        self.groups
+            .iter()
+            .find_map(|folder| {
+                let nanoseconds = std::fs::read_to_string(folder.join("cpuacct.usage")).ok();
+                let of_v1 = nanoseconds.and_then(|text| text.trim().parse::<f64>().ok()).map(|ns| ns / 1e9);
+                of_v1.or_else(|| {
+                    let stat = std::fs::read_to_string(folder.join("cpu.stat")).ok()?;
+                    let line = stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+                    Some(line.parse::<f64>().ok()? / 1e6)
+                })
+            })
+            .unwrap_or(0.0)
+    }
+
+    /// Limits its CPU, in percent of a core, or does not.
+    fn limit(&self, percent: Option<f64>) {
+        for folder in &self.groups {
+            let quota = percent.map(|percent| format!("{:.0}", percent * 1_000.0));
+            let of_v2 = format!("{} 100000", quota.as_deref().unwrap_or("max"));
+            for (file, value) in [("cpu.cfs_quota_us", quota.unwrap_or_else(|| "-1".to_owned())), ("cpu.max", of_v2)] {
+                if folder.join(file).exists() {
+                    std::fs::write(folder.join(file), value).unwrap();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.running = None;
+        for folder in &self.groups {
+            _ = std::fs::remove_dir(folder);
+            _ = std::fs::remove_dir(folder.parent().unwrap());
+        }
+    }
+}
+
+/// Clients that ask, wait, think, and ask again until dropped.
+struct Load {
+    ends: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(port: u16, clients: u32) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let client = |_| {
+            let ends = Arc::clone(&ends);
+            std::thread::spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    _ = get(port, "/work");
+                    std::thread::sleep(THINK);
+                }
+            })
+        };
+        let clients = (0..clients).map(client).collect();
+        Self { ends, clients }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.clients.drain(..).for_each(|client| _ = client.join());
+    }
+}
+
+/// Mean response times of the intervals of both phases, in milliseconds, and the CPU used, in percent of a core.
+struct Measured {
+    phases: [Vec<f64>; 2],
+    cpu_percent: f64,
+}
+
+impl Measured {
+    /// The mean from the settling of a phase on.
+    fn settled(&self, phase: usize) -> f64 {
+        let judged = &self.phases[phase][SETTLING..];
+        judged.iter().sum::<f64>() / judged.len() as f64
+    }
+
+    fn say(&self, what: &str) {
+        let missed = self.phases.iter().flatten().filter(|mean_ms| **mean_ms > MISSED * TARGET_MS).count();
+        let worst = self.phases.iter().flatten().copied().fold(0.0, f64::max);
+        eprintln!(
+            "{what}: {:.1} and {:.1} ms when settled, worst {worst:.0} ms, {missed} of {} intervals above {MISSED} of the \
+             target; CPU used {:.0} % of a core",
+            self.settled(0),
+            self.settled(1),
+            2 * PHASE,
+            self.cpu_percent
+        );
+    }
+}
+
+/// Both phases of load; `each` is called once an interval.
+fn run(service: &Service, mut each: impl FnMut()) -> Measured {
+    let (started, cpu_s) = (Instant::now(), service.cpu_s());
+    let phases = CLIENTS.map(|clients| {
+        let _load = Load::start(service.port, clients);
+        let mut before = service.spent();
+        (0..PHASE)
+            .map(|_| {
+                std::thread::sleep(Duration::from_secs(INTERVAL_S.into()));
+                each();
+                let now = service.spent();
+                let (spent, count) = (now.0 - before.0, now.1 - before.1);
+                before = now;
+                // At a standstill nothing ends: as slow as can be told.
+                if count > 0.0 { spent / count * 1e3 } else { f64::from(INTERVAL_S) * 1e3 }
+            })
+            .collect()
+    });
+    let cpu_percent = (service.cpu_s() - cpu_s) / started.elapsed().as_secs_f64() * 100.0;
+    Measured { phases, cpu_percent }
+}
+
+/// The third user, who takes what it can get below normal weight.
+fn hog() -> Running {
+    let mut hog = Command::new("nice");
+    hog.args(["-n", "5", "sh", "-c", "while :; do :; done"]).stdout(Stdio::null()).stderr(Stdio::null());
+    Running(hog.spawn().unwrap())
+}
+
+#[test]
+fn a_queue_keeps_its_target_by_its_own_exposition() {
+    const TEST: &str = "a_queue_keeps_its_target_by_its_own_exposition";
+    if !gleaner_test_support::beds::wanted(TEST) || !bench::cgroups_writable(TEST) {
+        return;
+    }
+    let client =
+        Command::new("/usr/bin/python3").args(["-c", "import prometheus_client"]).stderr(Stdio::null()).status();
+    if !client.is_ok_and(|status| status.success()) {
+        gleaner_test_support::skipped!("{TEST}: apt-get install python3-prometheus-client");
+        return;
+    }
+    let service = Service::start();
+    let mut pair = Pair::with_controller(&[HOST], &format!("control_interval_s = {INTERVAL_S}\n"));
+    pair.agent_config(
+        "agent.toml",
+        HOST,
+        HOST,
+        &format!("[foreground]\ncgroups = ['{}']\nfloor_percent = 5\n", service.group),
+    );
+    pair.start_aggregator();
+    pair.start_agent(&["--act"]);
+    let workload = || Some(pair.hosts()[0]["report"]["workloads"].as_array()?.first()?["id"].as_str()?.to_owned());
+    until("the service is seen", || workload().is_some());
+    let _hog = hog();
+
+    let application = format!(
+        "name = 'queue'\ntarget_ms = {TARGET_MS}\n[response_time.openmetrics]\n\
+         url = 'http://127.0.0.1:{}/metrics'\nmetric = 'http_request_duration_seconds'\nlabels = {{ path = '/work' }}\n\
+         in_flight = 'http_requests_in_flight'\n[[tier]]\nname = 'only'\nhost = '{HOST}'\nworkload = '{}'\n\
+         cpu_percent = {{ floor = 10, ceiling = {CEILING_PERCENT} }}\n",
+        service.metrics_port,
+        workload().unwrap()
+    );
+    pair.bench.write("app.toml", &application);
+    let applied = pair.ask(&["app", "apply", "app.toml"]);
+    assert!(applied.status.success(), "{}", text(&applied.stderr));
+    let cores = std::thread::available_parallelism().unwrap().get() as f64;
+    let mut shares = Vec::new();
+    let held = run(&service, || {
+        let shown = pair.ask(&["app", "show", "queue", "--json"]).stdout;
+        let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap_or_default();
+        shares.extend(shown["decision"]["shares"][0]["granted"].as_f64().map(|part| part * cores * 100.0));
+    });
+    let mean = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
+    let events = pair.events();
+    assert!(pair.ask(&["app", "remove", "queue"]).status.success());
+    until("its limit is given back", || pair.ask(&["app", "list"]).stdout.starts_with(b"no applications"));
+    std::thread::sleep(Duration::from_secs(2));
+    held.say(&format!("moved, mean share {mean:.0} % of a core"));
+    let free = run(&service, || {});
+    free.say("no limit");
+    service.limit(Some(mean));
+    let fixed = run(&service, || {});
+    fixed.say("the same mean share, fixed");
+    service.limit(None);
+
+    let worst = |measured: &Measured| measured.settled(0).max(measured.settled(1));
+    assert!(events.contains("\"mean\""), "the source gave a mean: {events}");
+    assert!(worst(&held) < MISSED * TARGET_MS, "held: {:?}", held.phases);
+    assert!(mean < 0.8 * CEILING_PERCENT, "it has less than it may have: {mean}");
+    assert!(worst(&fixed) > MISSED * worst(&held), "fixed: {:?}, held: {:?}", fixed.phases, held.phases);
+}

@@ -1,0 +1,51 @@
+#!/usr/bin/python3
+"""A small service with a queue: workers answer requests in turn, each with the same time of CPU.
+
+    service.py PORT METRICS_PORT WORKERS MS
+
+Response times, from the acceptance of a connection to its answer, are in the histogram http_request_duration_seconds of
+its exposition; requests that are not answered yet are in the gauge http_requests_in_flight. Needs python3-prometheus-client.
+"""
+import queue
+import socket
+import sys
+import threading
+import time
+
+from prometheus_client import Gauge, Histogram, start_http_server
+
+DURATION = Histogram("http_request_duration_seconds", "Time from acceptance to answer", ["path"])
+IN_FLIGHT = Gauge("http_requests_in_flight", "Requests that are not answered yet")
+
+
+def work(requests, seconds):
+    while True:
+        connection, accepted = requests.get()
+        try:
+            with connection:
+                path = connection.recv(4096).split(b" ")[1].decode()
+                until = time.thread_time() + seconds
+                while time.thread_time() < until:
+                    sum(range(1000))
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n")
+            DURATION.labels(path).observe(time.monotonic() - accepted)
+        except (OSError, IndexError):
+            pass
+        finally:
+            IN_FLIGHT.dec()
+
+
+def main():
+    port, metrics_port, workers, ms = (int(argument) for argument in sys.argv[1:5])
+    requests = queue.Queue()
+    for _ in range(workers):
+        threading.Thread(target=work, args=(requests, ms / 1000), daemon=True).start()
+    listener = socket.create_server(("127.0.0.1", port), backlog=512)
+    start_http_server(metrics_port, "127.0.0.1")
+    while True:
+        connection, _ = listener.accept()
+        IN_FLIGHT.inc()
+        requests.put((connection, time.monotonic()))
+
+
+main()
