@@ -78,12 +78,6 @@ impl IoModel {
         }
     }
 
-    /// Forgets all points but those of about the least potential, which are of the dedicated hosts alone.
-    pub fn forget_but_least(&mut self) {
-        let least = self.points.iter().map(|point| point.potential.percent()).fold(f64::INFINITY, f64::min);
-        self.points.retain(|point| point.potential.percent() <= least * (1.0 + BANDWIDTH));
-    }
-
     /// What was observed, oldest first.
     pub fn points(&self) -> impl ExactSizeIterator<Item = &IoPoint> {
         self.points.iter()

@@ -125,12 +125,6 @@ impl Efficiency {
         self.classes.iter().map(|(class, record)| record.cpu_percent_s * self.of(class)).sum()
     }
 
-    /// The efficiency of each class that was seen.
-    #[must_use]
-    pub fn all(&self) -> BTreeMap<String, f64> {
-        self.classes.keys().map(|class| (class.clone(), self.of(class))).collect()
-    }
-
     /// Takes work done by a host of a class, as a part of the job, and the productivity it took.
     pub fn observe(&mut self, class: &str, done: f64, actual: CoreShare, interval_s: f64) {
         if !self.classes.contains_key(class) {

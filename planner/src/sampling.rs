@@ -15,6 +15,9 @@ use crate::sizing::policy::Means;
 
 /// Seconds after a change, set-up not included, that say nothing about the new size yet. Chosen.
 pub const TRANSIENT_S: f64 = 5.0;
+/// Least part of the slots that runs where an engine does not tell stages. Chosen: of tasks of two seconds half have just ended when
+/// an engine that fills empty slots once a second is asked.
+const RUNNING: f64 = 0.5;
 /// Part of the potential by which seconds differ that are not of one point. Chosen: more than bursts of foregrounds.
 const UNLIKE: f64 = 0.3;
 /// Most that the busiest dedicated host's disk may have to do, relative to the mean, while load counts as balanced.
@@ -43,6 +46,8 @@ pub struct Second<'a> {
     pub waiting: u32,
     /// Tasks that run.
     pub running: u32,
+    /// The engine tells stages, so that tasks which wait could begin.
+    pub stages_told: bool,
     /// All workers.
     pub workers: &'a [WorkerSecond],
 }
@@ -62,6 +67,10 @@ impl Second<'_> {
         let slots = self.workers.iter().map(|worker| worker.slots).fold(0, u32::saturating_add);
         if self.waiting == 0 && self.running < slots {
             return Err(Unsampled::NoTaskWaits);
+        }
+        // Tasks that are left may wait for one another, as at a barrier.
+        if !self.stages_told && f64::from(self.running) < RUNNING * f64::from(slots) {
+            return Err(Unsampled::SlotsEmpty);
         }
         let mut sums = Observed { seconds: 1.0, ..Observed::default() };
         for worker in self.workers {
@@ -176,7 +185,7 @@ mod tests {
     }
 
     fn second(workers: &[WorkerSecond]) -> Second<'_> {
-        Second { unchanged_s: 100.0, setting_up: false, waiting: 1, running: 0, workers }
+        Second { unchanged_s: 100.0, setting_up: false, waiting: 1, running: 0, stages_told: true, workers }
     }
 
     #[test]
@@ -190,6 +199,7 @@ mod tests {
             (Second { setting_up: true, ..good }, Some(Unsampled::SettingUp)),
             (idle, Some(Unsampled::NoTaskWaits)),
             (second(&blind), Some(Unsampled::NoReading)),
+            (Second { stages_told: false, running: 2, ..good }, Some(Unsampled::SlotsEmpty)),
             (Second { running: 6, ..idle }, None),
             (good, None),
         ];
@@ -199,7 +209,7 @@ mod tests {
             assert_eq!(sampler.look(&second).is_none(), reason.is_some());
         }
         let counted = sampler.counted();
-        assert_eq!((counted.taken, counted.rejected.len()), (2, 4));
+        assert_eq!((counted.taken, counted.rejected.len()), (2, 5));
         assert!(counted.rejected.iter().all(|own| own.seconds == 1));
         assert_eq!(sampler.counted(), Samples::default());
         let means = good.sample().unwrap().means();
@@ -236,13 +246,18 @@ mod tests {
                 let added = if at_s < set_up_s { 0 } else { slots };
                 let workers = [worker(slots, 50.0), worker(added, 50.0)];
                 let running = own + added.min(own);
-                let grown = Second { unchanged_s: at_s, setting_up: false, waiting, running, workers: &workers };
+                let grown =
+                    Second { unchanged_s: at_s, setting_up: false, waiting, running, stages_told: true, workers: &workers };
                 prop_assert_eq!(grown.sample().is_ok(), at_s >= TRANSIENT_S);
                 if let Ok(sample) = grown.sample() {
                     prop_assert_eq!(sample.means().potential, CoreShare::from_cores(slots + added));
                 }
                 let dry = Second { waiting: 0, ..grown };
                 prop_assert!(dry.sample().is_err() || running >= slots + added);
+                // Where stages are not told, half of the slots must run.
+                let untold = Second { stages_told: false, ..grown };
+                let half = f64::from(running) >= RUNNING * f64::from(slots + added);
+                prop_assert_eq!(untold.sample().is_ok(), half && at_s >= TRANSIENT_S);
             }
         }
     }

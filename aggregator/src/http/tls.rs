@@ -6,6 +6,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -137,11 +138,12 @@ fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
 /// # Errors
 /// What the kernel says, or that it is another kind of file, or has more than `longest` bytes.
 pub(crate) fn read_regular(file: &Path, longest: u64) -> io::Result<Vec<u8>> {
-    if !std::fs::metadata(file)?.is_file() {
+    let opened = File::from(open(file, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
+    if !opened.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
-    File::open(file)?.take(longest + 1).read_to_end(&mut bytes)?;
+    opened.take(longest + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > longest {
         true => Err(io::Error::other(format!("it has more than {longest} bytes"))),
         false => Ok(bytes),
@@ -194,6 +196,9 @@ mod tests {
         assert!(matches!(of(&file), TlsError::Unreadable { .. }));
         assert!(matches!(of(folder.path()), TlsError::Unreadable { .. }), "a folder");
         assert!(matches!(of(Path::new("/dev/zero")), TlsError::Unreadable { .. }), "a device has no end");
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(matches!(of(&pipe), TlsError::Unreadable { .. }), "nobody writes into a pipe");
         std::fs::write(&file, "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").unwrap();
         assert_eq!(of(&file).to_string(), format!("there is no certificate in {}", file.display()));
         std::fs::write(&file, "x".repeat(usize::try_from(LONGEST_FILE + 1).unwrap())).unwrap();

@@ -16,6 +16,8 @@ use super::http::{Address, milliseconds};
 
 /// Most of an exposition that is read. Chosen: some 80,000 samples.
 const LONGEST_EXPOSITION: u64 = 8 << 20;
+/// Most series of the metric that count. Chosen: a service has some hundred, and each is kept until the next reading.
+const MOST_SERIES: usize = 10_000;
 /// Both formats that are read, and before anything else.
 const ACCEPT: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
 
@@ -72,6 +74,8 @@ enum ExpositionError {
     Value { line: usize, text: String },
     #[error("line {line} repeats an earlier one: {text}")]
     Twice { line: usize, text: String },
+    #[error("there are more than {MOST_SERIES} series of {0}; ask for fewer by labels")]
+    TooMany(String),
     #[error("there is no {0}_count")]
     NoMetric(String),
     #[error("a series of {0} has no _sum or no _count")]
@@ -125,16 +129,17 @@ impl Openmetrics {
             Ok(totals) => totals,
             Err(time) => return time,
         };
-        let last = self.last.replace((totals.clone(), now));
         let Exposition { selection, interval, .. } = &*self.exposition;
-        match last {
+        let time = match &self.last {
             None => missing("this is the first reading; the next one can tell what was between them"),
             // One reading that failed is bridged; a mean over more intervals is none of the last one.
-            Some((_, at)) if now.duration_since(at) > *interval * 5 / 2 => {
-                missing(format!("the last reading was {} ago", duration(now.duration_since(at).as_secs_f64())))
+            Some((_, at)) if now.duration_since(*at) > *interval * 5 / 2 => {
+                missing(format!("the last reading was {} ago", duration(now.duration_since(*at).as_secs_f64())))
             }
-            Some((last, _)) => between(&last, &totals, selection.unit),
-        }
+            Some((last, _)) => between(last, &totals, selection.unit),
+        };
+        self.last = Some((totals, now));
+        time
     }
 }
 
@@ -195,9 +200,16 @@ fn totals(body: &[u8], selection: &Selection) -> Result<Totals, ExpositionError>
         // A timestamp and an exemplar may follow.
         let value = rest.split_ascii_whitespace().next().and_then(|value| value.parse::<f64>().ok());
         let value = value.ok_or_else(malformed)?;
-        let is_wanted = selection.labels.iter().all(|(name, value)| labels.get(name) == Some(value));
+        // A gauge need not have all the labels, but none with another value.
+        let is_wanted = selection.labels.iter().all(|(name, value)| match labels.get(name) {
+            Some(own) => own == value,
+            None => values.is_none(),
+        });
         has_series |= values.is_some();
-        if values.is_some() && !is_wanted {
+        if values.is_none() {
+            in_flight.get_or_insert(0.0);
+        }
+        if !is_wanted {
             continue;
         }
         if !(value.is_finite() && value >= 0.0) {
@@ -205,6 +217,7 @@ fn totals(body: &[u8], selection: &Selection) -> Result<Totals, ExpositionError>
         }
         match values {
             None => in_flight = Some(in_flight.unwrap_or(0.0) + value),
+            Some(values) if values.len() >= MOST_SERIES => return Err(ExpositionError::TooMany(metric.to_owned())),
             Some(values) => {
                 if values.insert(labels, value).is_some() {
                     return Err(ExpositionError::Twice { line, text: quoted(text) });
@@ -352,6 +365,25 @@ mod tests {
         };
         assert_eq!(between(&flying(0), &flying(3), TimeUnit::Seconds), ResponseTime::Stalled);
         assert_eq!(between(&flying(3), &flying(0), TimeUnit::Seconds), ResponseTime::Idle);
+        // Of a gauge by path, what flies on another path says nothing of this one.
+        let by_path = |path: &str| {
+            let text = format!("{FIRST}busy{{path=\"{path}\"}} 1\n");
+            let selection = Selection { in_flight: Some("busy".to_owned()), ..selection(&[("path", "/a")]) };
+            totals(text.as_bytes(), &selection).unwrap()
+        };
+        assert_eq!(between(&flying(0), &by_path("/b"), TimeUnit::Seconds), ResponseTime::Idle);
+        assert_eq!(between(&flying(0), &by_path("/a"), TimeUnit::Seconds), ResponseTime::Stalled);
+    }
+
+    #[test]
+    fn a_flood_of_series_is_refused() {
+        let line =
+            |number: usize| format!("wait_seconds_sum{{id=\"{number}\"}} 1\nwait_seconds_count{{id=\"{number}\"}} 1\n");
+        let flood = |lines: usize| (0..lines).map(line).collect::<String>();
+        assert_eq!(read(&flood(MOST_SERIES), &[]).series.len(), MOST_SERIES);
+        let more = flood(MOST_SERIES + 1);
+        assert_eq!(totals(more.as_bytes(), &selection(&[])), Err(ExpositionError::TooMany("wait_seconds".to_owned())));
+        assert_eq!(read(&more, &[("id", "7")]).series.len(), 1, "what was not asked for does not count");
     }
 
     #[test]

@@ -502,6 +502,8 @@ pub enum Unsampled {
     NoTaskWaits,
     /// What a worker used is not known.
     NoReading,
+    /// Most slots are empty, and the engine does not tell whether the tasks that are left could begin.
+    SlotsEmpty,
 }
 
 impl Unsampled {
@@ -513,6 +515,7 @@ impl Unsampled {
             Self::SettingUp => "while volunteers were set up",
             Self::NoTaskWaits => "in which no task waited for an empty slot",
             Self::NoReading => "in which what a worker used was not known",
+            Self::SlotsEmpty => "in which most slots were empty though tasks were left",
         }
     }
 }

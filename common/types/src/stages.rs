@@ -89,14 +89,16 @@ impl Stages {
         all
     }
 
-    /// Tasks that wait for a slot: of the first stage that is not over, because those after it cannot begin. `None` where the stages
-    /// are not known.
+    /// Tasks that wait for a slot: of the first stage that is not over and of those after it that have begun, because others cannot
+    /// begin. `None` where the stages are not known.
     #[must_use]
     pub fn waiting(&self) -> Option<u32> {
         let Self::Known(StagesSeen { stages, .. }) = self else { return None };
-        let Some(stage) = stages.iter().find(|stage| stage.done < stage.tasks) else { return Some(0) };
-        let running = stage.hosts.values().map(|own| own.running).fold(0, u32::saturating_add);
-        Some(stage.tasks.saturating_sub(stage.done).saturating_sub(running))
+        let running = |stage: &Stage| stage.hosts.values().map(|own| own.running).fold(0, u32::saturating_add);
+        let open = stages.iter().filter(|stage| stage.done < stage.tasks).enumerate();
+        let begun = open.filter(|(place, stage)| *place == 0 || stage.done > 0 || running(stage) > 0);
+        let waiting = begun.map(|(_, stage)| stage.tasks.saturating_sub(stage.done).saturating_sub(running(stage)));
+        Some(waiting.fold(0, u32::saturating_add))
     }
 }
 
@@ -191,6 +193,8 @@ mod tests {
         };
         let waiting = |stages| Stages::Known(StagesSeen { stages, hands_over: None }).waiting();
         assert_eq!(waiting(vec![stage(9, 9, 0), stage(9, 4, 2), stage(50, 0, 0)]), Some(3));
+        // One that runs beside it, as for a join, could begin.
+        assert_eq!(waiting(vec![stage(1, 0, 1), stage(50, 3, 7), stage(50, 0, 0)]), Some(40));
         assert_eq!(waiting(vec![stage(9, 7, 2), stage(50, 0, 0)]), Some(0), "the next stage cannot begin");
         assert_eq!((waiting(Vec::new()), Stages::NotTold.waiting()), (Some(0), None));
     }

@@ -13,9 +13,10 @@ pub(super) fn percent_over(value: f64, least: f64) -> f64 {
     (value / least - 1.0) * 100.0
 }
 
-/// The largest; minus infinity of none.
+/// The largest; minus infinity of none, and not a number where one of them is none: what was not measured is not left out.
 pub(super) fn worst(values: impl IntoIterator<Item = f64>) -> f64 {
-    values.into_iter().fold(f64::NEG_INFINITY, f64::max)
+    let larger = |most: f64, value: f64| if value.is_nan() || value > most { value } else { most };
+    values.into_iter().fold(f64::NEG_INFINITY, larger)
 }
 
 /// The name whose values have the least mean, and that mean.
@@ -32,7 +33,7 @@ mod tests {
     fn by_hand() {
         assert!((mean(&[1.0, 3.0]) - 2.0).abs() < 1e-12 && mean(&[]).is_nan());
         assert!((percent_over(110.0, 100.0) - 10.0).abs() < 1e-9);
-        assert!((worst([1.0, 3.0, 2.0]) - 3.0).abs() < 1e-12);
+        assert!((worst([1.0, 3.0, 2.0]) - 3.0).abs() < 1e-12 && worst([1.0, f64::NAN, 2.0]).is_nan());
         let values = BTreeMap::from([("a".to_owned(), vec![1.0, 5.0]), ("b".to_owned(), vec![2.0])]);
         assert_eq!(least_mean(&values), Some(("b", 2.0)));
         assert_eq!(least_mean(&BTreeMap::new()), None);

@@ -23,17 +23,6 @@ fn eq_2_to_4_by_hand() {
     assert_eq!(full.best, CoreShare::ZERO);
 }
 
-#[test]
-fn points_of_the_profile_are_not_forgotten() {
-    let mut model = IoModel::default();
-    for (at_s, potential) in [(1.0, 100.0), (2.0, 102.0), (3.0, 400.0), (4.0, 101.0), (5.0, 900.0)] {
-        model.observe(IoPoint { at_s, potential: share(potential), actual: share(90.0), disk: None });
-    }
-    model.forget_but_least();
-    let left: Vec<f64> = model.points().map(|point| point.at_s).collect();
-    assert_eq!(left, [1.0, 2.0, 4.0]);
-}
-
 fn view(current: f64, most: f64, now: f64) -> GrowthView {
     let saturation = saturation(Fraction::new(0.25).unwrap(), share(1_600.0), 6, 1.0);
     GrowthView { saturation, most: share(most), current: share(current), disk: disk(now), profile_disk: disk(0.25) }

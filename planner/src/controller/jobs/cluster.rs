@@ -25,8 +25,6 @@ use crate::sizing::policy::Exploration;
 
 /// Seconds gathered into one point of the I/O model. Chosen: shorter ones are noise of single tasks.
 const POINT_S: f64 = 10.0;
-/// Part by which an efficiency must change for points to be forgotten. Chosen.
-const RESCALED: f64 = 0.1;
 /// Service of volunteers per loss that is assumed before any was seen, in seconds. Chosen: two hours, about how long a
 /// user of the papers' desktops stays.
 const PRIOR_SERVICE_S: f64 = 7_200.0;
@@ -48,9 +46,6 @@ pub(super) struct Cluster {
     io: IoModel,
     exploration: Exploration,
     efficiency: Efficiency,
-    /// The efficiencies by which the points of the I/O model were taken.
-    #[serde(default)]
-    scale: BTreeMap<String, f64>,
     #[serde(default)]
     sampler: Sampler,
     /// Toward the next point.
@@ -159,23 +154,8 @@ impl Cluster {
                 }
             }
         }
-        self.rescale();
         let running = |host: &HostId| progress.workers.get(host).is_some_and(|worker| worker.tasks_running > 0);
         self.draining.retain(|host, _| running(host));
-    }
-
-    /// What hosts of a class are worth has turned out to be other than it was taken to be: points in which they worked are in wrong
-    /// units, so they are forgotten. Those of the profile stay.
-    fn rescale(&mut self) {
-        let now = self.efficiency.all();
-        let is_other = |(class, efficiency): (&String, &f64)| {
-            (efficiency / self.scale.get(class).copied().unwrap_or(1.0) - 1.0).abs() > RESCALED
-        };
-        if now.iter().any(is_other) {
-            self.scale = now;
-            self.io.forget_but_least();
-            (self.point, self.interval) = (Observed::default(), Observed::default());
-        }
     }
 
     /// Keeps these volunteers; the others drain.
@@ -217,7 +197,7 @@ impl Cluster {
     }
 
     /// A volunteer is being set up: of it only the tasks that run there already count.
-    fn is_set_up(&self, host: &HostId) -> bool {
+    fn is_being_set_up(&self, host: &HostId) -> bool {
         self.set_up_since.contains_key(host)
     }
 

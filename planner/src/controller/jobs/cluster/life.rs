@@ -89,7 +89,8 @@ impl Job {
         cluster.finish_set_ups(self.status.spec.set_up_s, now);
         let running_on = |id: &HostId| progress.workers.get(id).map_or(0, |worker| worker.tasks_running);
         let dedicated = spec.dedicated.iter().map(|dedicated| (&dedicated.host, None));
-        let at_work = |(host, slots): (&HostId, &u32)| if cluster.is_set_up(host) { running_on(host) } else { *slots };
+        let at_work =
+            |(host, slots): (&HostId, &u32)| if cluster.is_being_set_up(host) { running_on(host) } else { *slots };
         let volunteers = cluster.volunteers.iter().map(|own| (own.0, Some(at_work(own))));
         let draining = cluster.draining.keys().map(|host| (host, Some(running_on(host))));
         let known = dedicated.chain(volunteers).chain(draining).filter_map(|(id, given)| Some((hosts.get(id)?, given)));
@@ -107,6 +108,7 @@ impl Job {
             setting_up: progress.workers.is_empty() && !cluster.set_up_since.is_empty(),
             waiting: progress.waiting(),
             running: progress.tasks_running,
+            stages_told: progress.stages.waiting().is_some(),
             workers: &workers,
         };
         cluster.observe(&second, now);
