@@ -11,13 +11,14 @@ use xenstore_rs::Xs;
 use xenstore_rs::unix::XsUnix;
 
 use crate::backends::Backends;
-use crate::hypercall::{DomainInfo, Hypervisor, Uuid};
+use crate::hypercall::{DomainInfo, Hypervisor, Run, Uuid};
 use crate::looks::Looks;
-use crate::protocol::{Answer, Domain, Failure, Hello, Look, Request, Set, Setting, State, VERSION};
-use crate::watchdog::Watchdog;
+use crate::protocol::{Answer, Domain, Failure, Hello, Kind, Look, Request, Set, Setting, State, VERSION, Volunteer};
+use crate::watchdog::{Paused, Watchdog};
 
 /// How long names, targets, caps and weights are taken to be as they were.
 const FRESH: Duration = Duration::from_secs(5);
+const CONTROL_DOMAIN: u16 = 0;
 const PAGE: u64 = 4096;
 const KIB: u64 = 1024;
 /// Memory a domain may hold beyond its target, as libxl leaves it (`LIBXL_MAXMEM_CONSTANT`).
@@ -92,10 +93,11 @@ impl Domains {
         }
     }
 
-    fn find(&mut self, uuid: &str) -> Result<DomainInfo, Failure> {
+    fn find(&mut self, uuid: &str, id: Option<u16>) -> Result<DomainInfo, Failure> {
         let wanted = parse_uuid(uuid)?;
-        let found = self.hypervisor.find(&wanted, &mut self.infos)?;
-        found.ok_or_else(|| Failure::absent(format!("there is no domain {uuid}")))
+        let found = self.hypervisor.find(&wanted, id, &mut self.infos)?;
+        let number = id.map(|id| format!(" of the number {id}")).unwrap_or_default();
+        found.ok_or_else(|| Failure::absent(format!("there is no domain {uuid}{number}")))
     }
 
     fn lapses(&self) -> u64 {
@@ -103,7 +105,7 @@ impl Domains {
     }
 
     fn state(&mut self, uuid: &str) -> Result<State, Failure> {
-        let info = self.find(uuid)?;
+        let info = self.find(uuid, None)?;
         let parameters = self.hypervisor.has_caps().then(|| self.hypervisor.weight_and_cap(info.id)).transpose()?;
         Ok(State {
             id: info.id,
@@ -116,20 +118,21 @@ impl Domains {
         })
     }
 
-    fn watch(&mut self, volunteers: &[String], lease_ms: u64) -> Result<(), Failure> {
+    fn watch(&mut self, volunteers: &[Volunteer], lease_ms: u64) -> Result<(), Failure> {
         if !LEASE_MS.contains(&lease_ms) {
             return Err(Failure::malformed(format!("`lease_ms` is {lease_ms}; it must be from {LEASE_MS:?}")));
         }
-        let volunteers = volunteers.iter().map(|uuid| parse_uuid(uuid)).collect::<Result<Vec<Uuid>, Failure>>()?;
+        let run = |volunteer: &Volunteer| Ok(Run { id: volunteer.id, uuid: parse_uuid(&volunteer.uuid)? });
+        let volunteers = volunteers.iter().map(run).collect::<Result<Vec<Run>, Failure>>()?;
         if self.watchdog.is_none() {
             let own = Hypervisor::open()?;
             let mut infos = Vec::new();
-            let pause = move |volunteers: &[Uuid]| pause_all(&own, volunteers, &mut infos);
+            let pause = move |volunteers: &[Run]| pause_all(&own, volunteers, &mut infos);
             let started = Watchdog::start(Box::new(pause));
             self.watchdog = Some(started.map_err(|error| Failure::io("failed to start the watchdog".into(), &error))?);
         }
         if let Some(watchdog) = &self.watchdog {
-            watchdog.set(volunteers, Duration::from_millis(lease_ms));
+            watchdog.set(volunteers, Duration::from_millis(lease_ms), Instant::now());
         }
         Ok(())
     }
@@ -179,7 +182,7 @@ impl Domains {
             id: info.id,
             uuid: uuid_text(info.uuid),
             name: slow.name,
-            control: info.id == 0,
+            control: info.id == CONTROL_DOMAIN,
             vcpus: info.vcpus,
             cpu_ns: info.cpu_ns,
             memory_bytes: info.pages.saturating_mul(PAGE),
@@ -193,21 +196,28 @@ impl Domains {
 
     fn set(&mut self, set: &Set) -> Result<(), Failure> {
         let setting = set.setting()?;
-        let info = self.find(&set.uuid)?;
+        let info = self.find(&set.uuid, set.id)?;
+        if info.id == CONTROL_DOMAIN {
+            return Err(Failure::forbidden("nothing is set on the control domain".into()));
+        }
         // What is set now must be told at the next question.
         self.slow_read_at = None;
         match setting {
-            Setting::Paused(_) if info.id == 0 => Err(Failure::forbidden("the control domain is never paused".into())),
+            // The hypervisor counts pauses: a second one would need a second end.
             Setting::Paused(paused) if paused == info.paused => Ok(()),
-            Setting::Paused(paused) => self.hypervisor.pause(info.id, paused),
+            Setting::Paused(paused) => {
+                if let Some(watchdog) = self.watchdog.as_ref().filter(|_| !paused) {
+                    // Whoever lets it run may hang before the next look.
+                    watchdog.renew(Instant::now());
+                }
+                self.hypervisor.pause(info.id, paused)
+            }
             Setting::Cap(_) | Setting::Weight(_) if !self.hypervisor.has_caps() => {
                 let scheduler = self.hypervisor.scheduler();
                 Err(Failure::unsupported(format!("the scheduler {scheduler} has no caps and weights")))
             }
-            Setting::Cap(cap) => {
-                let (weight, _) = self.hypervisor.weight_and_cap(info.id)?;
-                self.hypervisor.set_weight_and_cap(info.id, weight, cap)
-            }
+            Setting::Cap(cap) => self.hypervisor.set_cap(info.id, cap),
+            Setting::Weight(0) => Err(Failure::malformed("a weight is at least 1".into())),
             Setting::Weight(weight) => {
                 let (_, cap) = self.hypervisor.weight_and_cap(info.id)?;
                 self.hypervisor.set_weight_and_cap(info.id, weight, cap)
@@ -242,24 +252,24 @@ fn xen_version(folder: &Path) -> String {
     if major.is_empty() { "unknown".to_owned() } else { format!("{major}.{minor}{extra}") }
 }
 
-/// Pauses those of the volunteer's domains that run; tells whether there was one. One that cannot be paused gets the least
-/// cap. Their numbers are looked up in this moment, and the control domain is never among them.
-fn pause_all(hypervisor: &Hypervisor, volunteers: &[Uuid], infos: &mut Vec<DomainInfo>) -> bool {
-    if volunteers.is_empty() || hypervisor.list_into(infos).is_err() {
-        return false;
+/// Pauses those of the volunteer's domains that run. One that cannot be paused gets the least cap. Domains are compared by
+/// number and UUID in this moment, and the control domain is never among them.
+fn pause_all(hypervisor: &Hypervisor, volunteers: &[Run], infos: &mut Vec<DomainInfo>) -> Paused {
+    let mut paused = Paused::default();
+    if volunteers.is_empty() {
+        return paused;
     }
-    let mut ran = false;
-    let volunteer = |info: &&DomainInfo| info.id != 0 && volunteers.contains(&info.uuid);
-    for info in infos.iter().filter(volunteer).filter(|info| !info.dying && !info.paused) {
-        ran = true;
-        if hypervisor.pause(info.id, true).is_err()
-            && let Ok((weight, _)) = hypervisor.weight_and_cap(info.id)
-        {
-            // Nobody is left to be told that this failed too.
-            _ = hypervisor.set_weight_and_cap(info.id, weight, LEAST_CAP);
+    if hypervisor.list_into(infos).is_err() {
+        return Paused { some: false, failed: true };
+    }
+    let runs = |info: &&DomainInfo| volunteers.contains(&info.run()) && !info.dying && !info.paused;
+    for info in infos.iter().filter(|info| info.id != CONTROL_DOMAIN).filter(runs) {
+        match hypervisor.pause(info.id, true).or_else(|_| hypervisor.set_cap(info.id, LEAST_CAP)) {
+            Ok(()) => paused.some = true,
+            Err(error) => paused.failed |= error.kind != Kind::Absent,
         }
     }
-    ran
+    paused
 }
 
 /// "12345678-9abc-def0-0102-030405060708".

@@ -2,7 +2,7 @@
 //! times a second, and which of them are the volunteer. Out: two sums of CPU time that never go back. Called by
 //! `domains`. A look allocates nothing once its buffers are large enough.
 
-use crate::hypercall::{DomainInfo, Uuid};
+use crate::hypercall::{DomainInfo, Run};
 
 /// CPU time since the first look.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl Looks {
     /// Takes in the list in [`Looks::next`]. Answers what everybody else and what the volunteer used since the first
     /// look, in ns. A domain that is new used all its time since the last look; what one that is gone used after it is
     /// lost.
-    pub(crate) fn take(&mut self, volunteers: &[Uuid]) -> (u64, u64) {
+    pub(crate) fn take(&mut self, volunteers: &[Run]) -> (u64, u64) {
         let mut before = self.before.iter().peekable();
         for domain in &self.now {
             while before.next_if(|old| old.id < domain.id).is_some() {}
@@ -33,7 +33,7 @@ impl Looks {
                 None if self.looked => 0,
                 None => domain.cpu_ns,
             };
-            let sum = if volunteers.contains(&domain.uuid) { &mut self.volunteer_ns } else { &mut self.foreground_ns };
+            let sum = if volunteers.contains(&domain.run()) { &mut self.volunteer_ns } else { &mut self.foreground_ns };
             *sum = sum.saturating_add(domain.cpu_ns.saturating_sub(since));
         }
         std::mem::swap(&mut self.before, &mut self.now);
@@ -58,13 +58,14 @@ mod tests {
             let next = looks.next();
             next.clear();
             next.extend_from_slice(domains);
-            looks.take(&[[7; 16]])
+            looks.take(&[Run { id: 2, uuid: [7; 16] }, Run { id: 9, uuid: [7; 16] }])
         };
         assert_eq!(take(&[domain(0, 0, 100), domain(1, 1, 50), domain(2, 7, 10)]), (0, 0), "before the first look");
         assert_eq!(take(&[domain(0, 0, 110), domain(1, 1, 70), domain(2, 7, 15)]), (30, 5));
         // Domain 1 is gone, number 2 is another's now, and the volunteer was started anew.
         assert_eq!(take(&[domain(0, 0, 111), domain(2, 3, 4), domain(9, 7, 6)]), (35, 11));
         assert_eq!(take(&[domain(0, 0, 111)]), (35, 11));
-        assert_eq!(take(&[domain(0, 0, 1)]), (35, 11), "a counter that goes back counts nothing");
+        assert_eq!(take(&[domain(0, 0, 111), domain(5, 7, 3)]), (38, 11), "started anew and not yet the volunteer");
+        assert_eq!(take(&[domain(0, 0, 1)]), (38, 11), "a counter that goes back counts nothing");
     }
 }

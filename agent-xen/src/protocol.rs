@@ -17,15 +17,24 @@ pub(crate) enum Request {
     Sample {},
     Set(Set),
     State { uuid: String },
-    Watch { volunteers: Vec<String>, lease_ms: u64 },
+    Watch { volunteers: Vec<Volunteer>, lease_ms: u64 },
     Look {},
 }
 
-/// Something to set of a domain; exactly one of it.
+/// A domain of the volunteer, while it has this number.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Volunteer {
+    pub(crate) uuid: String,
+    pub(crate) id: u16,
+}
+
+/// Something to set of a domain; exactly one of it. With `id` only while the domain has that number.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Set {
     pub(crate) uuid: String,
+    pub(crate) id: Option<u16>,
     pub(crate) cap_percent: Option<u16>,
     pub(crate) weight: Option<u16>,
     pub(crate) memory_target_bytes: Option<u64>,
@@ -196,8 +205,9 @@ mod tests {
         let Ok(Request::Set(set)) = parse(br#"{"set":{"uuid":"u","cap_percent":30}}"#) else { panic!() };
         assert_eq!(set.setting(), Ok(Setting::Cap(30)));
         assert_eq!(parse(br#"{"look":{}}"#), Ok(Request::Look {}));
-        let watch = Request::Watch { volunteers: vec!["u".to_owned()], lease_ms: 1_000 };
-        assert_eq!(parse(br#"{"watch":{"volunteers":["u"],"lease_ms":1000}}"#), Ok(watch));
+        let volunteers = vec![Volunteer { uuid: "u".to_owned(), id: 3 }];
+        let watch = Request::Watch { volunteers, lease_ms: 1_000 };
+        assert_eq!(parse(br#"{"watch":{"volunteers":[{"uuid":"u","id":3}],"lease_ms":1000}}"#), Ok(watch));
         for bad in [
             "",
             "x",
@@ -208,7 +218,8 @@ mod tests {
             r#"{"sample":{},"hello":{"version":1}}"#,
             r#"{"sample":{"x":1}}"#,
             r#"{"watch":{"volunteers":[]}}"#,
-            r#"{"watch":{"volunteers":"u","lease_ms":1}}"#,
+            r#"{"watch":{"volunteers":["u"],"lease_ms":1}}"#,
+            r#"{"watch":{"volunteers":[{"uuid":"u","id":65536}],"lease_ms":1}}"#,
             r#"{"look":{"x":1}}"#,
         ] {
             assert_eq!(parse(bad.as_bytes()).unwrap_err().kind, Kind::Malformed, "{bad}");

@@ -7,13 +7,27 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::hypercall::Uuid;
+use crate::hypercall::Run;
 
-/// Pauses these domains; tells whether one of them ran.
-type Pause = Box<dyn FnMut(&[Uuid]) -> bool + Send>;
+/// How soon it is tried again to pause a domain. (Chosen.)
+const RETRY: Duration = Duration::from_millis(100);
+/// How often it is tried at the end. (Chosen.)
+const LAST_TRIES: u32 = 10;
+
+/// What came of pausing the volunteer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Paused {
+    /// A domain ran, and it is paused now or has the least cap.
+    pub(crate) some: bool,
+    /// One may run on.
+    pub(crate) failed: bool,
+}
+
+/// Pauses these domains.
+type Pause = Box<dyn FnMut(&[Run]) -> Paused + Send>;
 
 struct State {
-    volunteers: Vec<Uuid>,
+    volunteers: Vec<Run>,
     lease: Duration,
     /// When the lease ends; `None` while nothing runs under one.
     until: Option<Instant>,
@@ -22,12 +36,12 @@ struct State {
 }
 
 impl State {
-    /// Nobody looks after the volunteer any more.
-    fn lapse(&mut self) {
-        self.until = None;
-        if (self.pause)(&self.volunteers) {
-            self.lapses += 1;
-        }
+    /// Nobody looks after the volunteer any more. Tells whether it has to be tried again.
+    fn lapse(&mut self, now: Instant) -> bool {
+        let paused = (self.pause)(&self.volunteers);
+        self.lapses += u64::from(paused.some);
+        self.until = paused.failed.then(|| now + RETRY);
+        paused.failed
     }
 }
 
@@ -59,18 +73,20 @@ impl Watchdog {
         Ok(Self(shared))
     }
 
-    /// From now on these are the volunteer, under a lease of that length. It begins with the next look.
-    pub(crate) fn set(&self, volunteers: Vec<Uuid>, lease: Duration) {
+    /// From now on these are the volunteer, under a lease of that length, which begins now.
+    pub(crate) fn set(&self, volunteers: Vec<Run>, lease: Duration, now: Instant) {
         let mut state = self.0.lock();
-        (state.volunteers, state.lease, state.until) = (volunteers, lease, None);
+        state.until = (!volunteers.is_empty()).then(|| now + lease);
+        (state.volunteers, state.lease) = (volunteers, lease);
+        self.0.changed.notify_all();
     }
 
     /// Does something with the list of the volunteer's domains.
-    pub(crate) fn with_volunteers<T>(&self, f: impl FnOnce(&[Uuid]) -> T) -> T {
+    pub(crate) fn with_volunteers<T>(&self, f: impl FnOnce(&[Run]) -> T) -> T {
         f(&self.0.lock().volunteers)
     }
 
-    /// A look: the lease begins anew.
+    /// A sign of life: the lease begins anew.
     pub(crate) fn renew(&self, now: Instant) {
         let mut state = self.0.lock();
         if state.volunteers.is_empty() {
@@ -91,7 +107,12 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.0.lock().lapse();
+        for _ in 0..LAST_TRIES {
+            if !self.0.lock().lapse(Instant::now()) {
+                return;
+            }
+            thread::sleep(RETRY);
+        }
     }
 }
 
@@ -105,7 +126,7 @@ fn watch(shared: &Shared) {
                 shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
             }
             Some(_) => {
-                state.lapse();
+                state.lapse(Instant::now());
                 state
             }
         };
@@ -120,20 +141,33 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn dog() -> (Watchdog, Receiver<Vec<Uuid>>) {
+    const VOLUNTEER: Run = Run { id: 3, uuid: [1; 16] };
+
+    /// One whose first tries to pause fail, so many.
+    fn failing_dog(mut failures: u32) -> (Watchdog, Receiver<Vec<Run>>) {
         let (sender, paused) = channel();
-        let pause = move |volunteers: &[Uuid]| sender.send(volunteers.to_vec()).is_ok();
+        let pause = move |volunteers: &[Run]| {
+            // A test that has ended asks no more.
+            _ = sender.send(volunteers.to_vec());
+            let failed = failures > 0;
+            failures = failures.saturating_sub(1);
+            Paused { some: !failed, failed }
+        };
         (Watchdog::start(Box::new(pause)).unwrap(), paused)
+    }
+
+    fn dog() -> (Watchdog, Receiver<Vec<Run>>) {
+        failing_dog(0)
     }
 
     #[test]
     fn without_a_look_in_time_it_pauses_the_volunteer_once() {
         let (dog, paused) = dog();
         dog.renew(Instant::now());
-        dog.set(vec![[1; 16], [2; 16]], Duration::from_millis(20));
-        assert!(paused.recv_timeout(Duration::from_millis(50)).is_err(), "nothing was looked at yet");
-        dog.renew(Instant::now());
-        assert_eq!(paused.recv_timeout(LONG).unwrap(), [[1; 16], [2; 16]]);
+        assert!(paused.recv_timeout(Duration::from_millis(50)).is_err(), "there is no volunteer yet");
+        let other = Run { id: 4, uuid: [2; 16] };
+        dog.set(vec![VOLUNTEER, other], Duration::from_millis(20), Instant::now());
+        assert_eq!(paused.recv_timeout(LONG).unwrap(), [VOLUNTEER, other], "also before the first look");
         assert_eq!(dog.lapses(), 1);
         assert!(paused.recv_timeout(Duration::from_millis(50)).is_err(), "once is enough");
         dog.renew(Instant::now());
@@ -141,16 +175,31 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_paused_is_tried_again() {
+        let (dog, paused) = failing_dog(2);
+        dog.set(vec![VOLUNTEER], Duration::from_millis(20), Instant::now());
+        for _ in 0..3 {
+            assert_eq!(paused.recv_timeout(LONG).unwrap(), [VOLUNTEER]);
+        }
+        assert!(paused.recv_timeout(2 * RETRY).is_err(), "until it is paused");
+        assert_eq!(dog.lapses(), 1);
+        let (dog, paused) = failing_dog(1);
+        dog.set(vec![VOLUNTEER], LONG, Instant::now());
+        drop(dog);
+        assert_eq!(paused.iter().take(2).count(), 2, "also at its end");
+    }
+
+    #[test]
     fn its_end_pauses_whatever_the_lease() {
         let (dog, paused) = dog();
-        dog.set(vec![[1; 16]], LONG);
+        dog.set(vec![VOLUNTEER], LONG, Instant::now());
         dog.renew(Instant::now());
         drop(dog);
-        assert_eq!(paused.recv_timeout(LONG).unwrap(), [[1; 16]]);
+        assert_eq!(paused.recv_timeout(LONG).unwrap(), [VOLUNTEER]);
         let (dog, paused) = self::dog();
-        dog.set(vec![[1; 16]], LONG);
-        dog.set(Vec::new(), LONG);
+        dog.set(vec![VOLUNTEER], LONG, Instant::now());
+        dog.set(Vec::new(), LONG, Instant::now());
         drop(dog);
-        assert_eq!(paused.recv_timeout(LONG).unwrap(), [[0; 16]; 0], "a volunteer that was given up is left alone");
+        assert_eq!(paused.recv_timeout(LONG).unwrap(), [], "a volunteer that was given up is left alone");
     }
 }

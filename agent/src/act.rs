@@ -57,7 +57,7 @@ use self::volunteer::command::VolunteerCommand;
 use crate::guard::{Guard, GuardStatus, GuardView, VolunteerClock};
 use crate::harm::GuardedVolunteer;
 use crate::hierarchies::Hierarchies;
-use crate::levers::{LeverError, WorkloadLevers};
+use crate::levers::{AnyLever, LeverError, WorkloadLevers};
 use crate::network_bound::{NetworkBound, NetworkStatus};
 use crate::scratch::Scratch;
 
@@ -584,19 +584,20 @@ impl Actor {
         self.record_domains();
     }
 
-    /// Keeps the ledger to what is Gleaner's on the volunteer's domains: a pause of the operator's is not undone.
+    /// Keeps the ledger to what is Gleaner's on the volunteer's domains: a pause of the operator's is not undone. A domain
+    /// that was started anew is held only once it is in the ledger.
     fn record_domains(&mut self) {
-        let records = self.guard.as_ref().and_then(|guard| guard.with_volunteer(|volunteer| volunteer.records()));
-        let records = records.unwrap_or_default();
+        let Some(guard) = self.guard.as_ref().filter(|_| !self.volunteer_domains.is_empty()) else { return };
+        let records = guard.with_volunteer(|volunteer| volunteer.records()).unwrap_or_default();
         let updated = self.ledger.update(|contents| {
-            for record in records {
-                if let Some(have) = contents.records.iter_mut().find(|have| have.lever == record.lever) {
-                    *have = record;
-                }
-            }
+            contents
+                .records
+                .retain(|have| have.target != Target::Volunteer || !matches!(have.lever, AnyLever::Domain(_)));
+            contents.records.extend(records.iter().cloned());
         });
-        if let Err(error) = updated {
-            tracing::warn!(error = chain(&error), "what others have set on the volunteer's domains cannot be recorded");
+        match updated {
+            Ok(()) => drop(guard.with_volunteer(|volunteer| volunteer.was_recorded(&records))),
+            Err(error) => tracing::warn!(error = chain(&error), "the volunteer's domains cannot be recorded"),
         }
     }
 

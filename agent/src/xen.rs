@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub(crate) use self::guarding::{DomainState, lapses, look, state, unwatch, watch};
+pub(crate) use self::guarding::{DomainState, Run, lapses, look, state, unwatch, watch};
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};
 
@@ -100,21 +100,21 @@ pub(crate) fn sample() -> io::Result<Hypervisor> {
     Ok(Hypervisor { physical_cpus, domains: parse_sample(&answer)? })
 }
 
-/// Sets something of a domain.
+/// Sets something of a domain; with a number only while it has that one.
 ///
 /// # Errors
 /// `NotFound` for a domain that is gone; the helper's refusal; as [`sample`].
-pub(crate) fn set(uuid: &str, setting: Setting) -> io::Result<()> {
+pub(crate) fn set(uuid: &str, id: Option<u32>, setting: Setting) -> io::Result<()> {
     let (key, value): (&str, Value) = match setting {
         Setting::MemoryTarget(bytes) => {
-            let body = json!({ "uuid": uuid, "memory_target_bytes": bytes });
+            let body = json!({ "uuid": uuid, "id": id, "memory_target_bytes": bytes });
             return ask(&json!({ "set": body })).map(drop);
         }
         Setting::Cap(percent) => ("cap_percent", percent.into()),
         Setting::Weight(weight) => ("weight", weight.into()),
         Setting::Paused(paused) => ("paused", paused.into()),
     };
-    guarding::set(uuid, key, &value)
+    guarding::set(uuid, id, key, &value)
 }
 
 /// The answer, and how many CPUs the hypervisor has.

@@ -423,7 +423,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let mut ledger = Ledger::open(dir.path()).unwrap();
-        let lever = AnyLever::Domain(DomainLever { uuid: "u".to_owned(), kind: DomainKind::Weight });
+        let lever = AnyLever::Domain(DomainLever { uuid: "u".to_owned(), id: None, kind: DomainKind::Weight });
         let target = Target::Workload(WorkloadId::new("db").unwrap());
         ledger.about_to_set(&target, &[(lever, LeverValue::Weight(256), LeverValue::Weight(128))]).unwrap();
         let report = restore_all(&mut ledger).unwrap();

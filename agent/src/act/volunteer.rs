@@ -372,6 +372,13 @@ impl Volunteer {
         }
     }
 
+    /// These records are in the ledger.
+    pub(super) fn was_recorded(&mut self, records: &[Record]) {
+        if let Containment::Domains(volunteer) = &mut self.containment {
+            volunteer.was_recorded(records);
+        }
+    }
+
     /// Where its CPU time can be read.
     #[must_use]
     pub fn usage(&self) -> VolunteerUsage {

@@ -43,6 +43,9 @@ pub enum MeterError {
     /// The hypervisor does not tell.
     #[error("the hypervisor does not tell what its domains use")]
     Hypervisor(#[source] io::Error),
+    /// There is no domain to guard against.
+    #[error("none of the volunteer's Xen domains is there, or whoever started or paused them has yet to let them run")]
+    NoDomain,
     /// Another helper counts from another beginning.
     #[error("the hypervisor's counters have begun anew")]
     BegunAnew,
@@ -274,7 +277,10 @@ impl Source {
         match self {
             Self::Files(files) => files.read(at),
             Self::Hypervisor => {
-                let look = xen::look().map_err(MeterError::Hypervisor)?;
+                let look = xen::look().map_err(|error| match error.kind() {
+                    io::ErrorKind::NotFound => MeterError::NoDomain,
+                    _ => MeterError::Hypervisor(error),
+                })?;
                 let capacity = CoreShare::from_cores(look.physical_cpus);
                 let busy_ns = look.foreground_ns.saturating_add(look.volunteer_ns);
                 Ok(Raw { at, busy_ns, volunteer_ns: look.volunteer_ns, capacity })
@@ -307,8 +313,11 @@ impl Meter {
             VolunteerUsage::Hypervisor => Source::Hypervisor,
             usage => Source::Files(Files::open(paths, usage)?),
         };
-        source.read(Instant::now())?;
-        Ok(Self { source, last: None })
+        match source.read(Instant::now()) {
+            // One may yet be let run.
+            Ok(_) | Err(MeterError::NoDomain) => Ok(Self { source, last: None }),
+            Err(error) => Err(error),
+        }
     }
 
     /// Forgets the last sample, as before an interval that should not count.

@@ -42,6 +42,10 @@ pub enum DomainKind {
 pub struct DomainLever {
     /// The domain; its number changes with each start, this does not.
     pub uuid: String,
+    /// Only while it has this number. A domain that is started anew then has nothing to be put back, and is gone for this
+    /// lever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
     /// What it does.
     pub kind: DomainKind,
 }
@@ -63,12 +67,19 @@ impl DomainLever {
             return self.of(&xen::state(&self.uuid)?);
         }
         let domains = xen::sample()?.domains;
-        let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such domain");
-        domains.iter().find(|domain| domain.uuid == self.uuid).map(target).ok_or_else(missing)
+        let is_it = |domain: &&Domain| domain.uuid == self.uuid && self.is_of(domain.id);
+        domains.iter().find(is_it).map(target).ok_or_else(missing)
+    }
+
+    fn is_of(&self, id: u32) -> bool {
+        self.id.is_none_or(|own| own == id)
     }
 
     /// What it is set to, by a domain's state. The memory target is not in that.
     pub(crate) fn of(&self, state: &DomainState) -> io::Result<LeverValue> {
+        if !self.is_of(state.id) {
+            return Err(missing());
+        }
         let none = || io::Error::new(io::ErrorKind::Unsupported, "the hypervisor's scheduler has no such parameter");
         match self.kind {
             DomainKind::Cap => {
@@ -81,6 +92,10 @@ impl DomainLever {
             DomainKind::Memory => Err(none()),
         }
     }
+}
+
+fn missing() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "there is no such domain")
 }
 
 /// The memory that a domain should come to; what it has, until a target is set.
@@ -133,7 +148,7 @@ impl Lever for DomainLever {
         let WorkloadFacts::Domain(uuid) = place.workload else { return Vec::new() };
         let kinds = [DomainKind::Cap, DomainKind::Weight, DomainKind::Memory];
         // A scheduler without caps and weights has no such levers.
-        let levers = kinds.into_iter().map(|kind| Self { uuid: uuid.clone(), kind });
+        let levers = kinds.into_iter().map(|kind| Self { uuid: uuid.clone(), id: None, kind });
         levers.filter(Self::exists).map(Found::alone).collect()
     }
 
@@ -169,7 +184,7 @@ impl Lever for DomainLever {
                 return Err(LeverError::Malformed { what, text, expected: "a value of this lever" });
             }
         };
-        xen::set(&self.uuid, setting).map_err(|source| LeverError::Write {
+        xen::set(&self.uuid, self.id, setting).map_err(|source| LeverError::Write {
             value: value.to_string(),
             what: self.what(),
             source,
@@ -216,7 +231,7 @@ mod tests {
     }
 
     fn lever(kind: DomainKind) -> DomainLever {
-        DomainLever { uuid: "u".into(), kind }
+        DomainLever { uuid: "u".into(), id: None, kind }
     }
 
     fn state(cap_percent: &str) -> DomainState {
@@ -237,6 +252,20 @@ mod tests {
             |quota| lever(DomainKind::Cap).nearest(LeverValue::Quota { quota_us: Some(quota), period_us: PERIOD_US });
         assert_eq!(nearest(33_333), LeverValue::Quota { quota_us: Some(33_000), period_us: PERIOD_US });
         assert_eq!(nearest(20), LeverValue::Quota { quota_us: Some(1_000), period_us: PERIOD_US });
+    }
+
+    #[test]
+    fn a_lever_of_one_run_is_gone_with_it() {
+        let of_run = |id| DomainLever { id: Some(id), ..lever(DomainKind::Paused) };
+        assert_eq!(of_run(1).of(&state("0")).unwrap(), LeverValue::Frozen(true));
+        assert_eq!(of_run(2).of(&state("0")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let read = |text: &str| serde_json::from_str::<DomainLever>(text).unwrap();
+        assert_eq!(
+            read(r#"{"uuid":"u","kind":"paused"}"#),
+            lever(DomainKind::Paused),
+            "as an earlier release wrote it"
+        );
+        assert_eq!(read(&serde_json::to_string(&of_run(7)).unwrap()), of_run(7));
     }
 
     #[test]

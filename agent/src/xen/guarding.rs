@@ -11,7 +11,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::helper::{Helper, PROGRAM, not_of_a_domain, refusal, refused};
@@ -35,6 +35,13 @@ pub(crate) struct DomainState {
     pub(crate) cap_percent: Option<u32>,
     pub(crate) weight: Option<u32>,
     lapses: u64,
+}
+
+/// A domain from one start to its end: started anew it has another number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Run {
+    pub(crate) uuid: String,
+    pub(crate) id: u32,
 }
 
 /// CPU time since the helper's first look, in ns. It begins anew with another helper.
@@ -62,8 +69,8 @@ struct Guarding {
     helper: Option<Helper>,
     /// When none could be started, and why.
     failed: Option<(Instant, String)>,
-    /// The volunteer's domains, by UUID.
-    watched: Vec<String>,
+    /// The volunteer's domains.
+    watched: Vec<Run>,
     /// Times that the volunteer may have been paused by a helper.
     lapses: u64,
     /// Of which the helper that runs has told so many.
@@ -125,7 +132,7 @@ impl Guarding {
     }
 }
 
-fn watch_by(helper: &mut Helper, volunteers: &[String]) -> io::Result<()> {
+fn watch_by(helper: &mut Helper, volunteers: &[Run]) -> io::Result<()> {
     let body = json!({ "volunteers": volunteers, "lease_ms": LEASE_MS });
     refused(helper.exchange(&json!({ "watch": body }))?).map(drop)
 }
@@ -138,11 +145,11 @@ fn unexpected() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the helper answered another question")
 }
 
-/// From now on these domains are the volunteer, by UUID: paused by the helper when it is not asked to look in time.
+/// From now on these domains are the volunteer: paused by the helper when it is not asked to look in time.
 ///
 /// # Errors
 /// When there is no helper that answers.
-pub(crate) fn watch(volunteers: Vec<String>) -> io::Result<()> {
+pub(crate) fn watch(volunteers: Vec<Run>) -> io::Result<()> {
     with(|guarding| {
         guarding.watched = volunteers;
         let mut helper = guarding.running()?;
@@ -168,9 +175,13 @@ pub(crate) fn unwatch() {
 /// What the volunteer and everybody else used. It is the sign of life that lets the volunteer run on.
 ///
 /// # Errors
-/// When there is no helper, or it failed.
+/// `NotFound` when the volunteer has no domain; when there is no helper, or it failed.
 pub(crate) fn look() -> io::Result<Look> {
-    match with(|guarding| guarding.ask(LOOK))? {
+    let looked = with(|guarding| match guarding.watched.is_empty() {
+        true => Err(io::Error::new(io::ErrorKind::NotFound, "the volunteer has no domain")),
+        false => guarding.ask(LOOK),
+    });
+    match looked? {
         (Answer::Look(look), physical_cpus) => Ok(Look { physical_cpus, ..look }),
         _ => Err(unexpected()),
     }
@@ -188,12 +199,12 @@ pub(crate) fn state(uuid: &str) -> io::Result<DomainState> {
     }
 }
 
-/// Sets a cap, a weight or a pause, by the name of the protocol's field.
+/// Sets a cap, a weight or a pause, by the name of the protocol's field; with a number only while the domain has that one.
 ///
 /// # Errors
 /// As [`state`], and the helper's refusal.
-pub(super) fn set(uuid: &str, key: &str, value: &Value) -> io::Result<()> {
-    let question = format!("{}\n", json!({ "set": { "uuid": uuid, key: value } }));
+pub(super) fn set(uuid: &str, id: Option<u32>, key: &str, value: &Value) -> io::Result<()> {
+    let question = format!("{}\n", json!({ "set": { "uuid": uuid, "id": id, key: value } }));
     match with(|guarding| guarding.ask(question.as_bytes()))? {
         (Answer::Set {}, _) => Ok(()),
         _ => Err(unexpected()),
@@ -222,6 +233,11 @@ mod tests {
             guarding.take_lapses(&parse(text));
             assert_eq!(guarding.lapses, lapses, "{text}");
         }
+    }
+
+    #[test]
+    fn without_a_domain_nothing_is_looked_at() {
+        assert_eq!(look().unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

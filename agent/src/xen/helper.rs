@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 /// Version of the messages.
@@ -58,7 +59,8 @@ pub(super) fn refusal(kind: &str, message: &str) -> io::Error {
 /// A helper that runs and speaks this version. Dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Helper {
-    child: Child,
+    /// Until it is ended.
+    child: Option<Child>,
     input: ChildStdin,
     output: ChildStdout,
     pub(super) physical_cpus: u32,
@@ -69,8 +71,12 @@ pub(super) struct Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
+        let Some(mut child) = self.child.take() else { return };
+        _ = child.kill();
+        // One that is in the midst of a call of the hypervisor ends after it: nobody waits for that but a thread.
+        if !matches!(child.try_wait(), Ok(Some(_))) {
+            _ = std::thread::Builder::new().name("helper-end".to_owned()).spawn(move || child.wait());
+        }
     }
 }
 
@@ -89,7 +95,7 @@ impl Helper {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let pipes = (child.stdin.take(), child.stdout.take());
         let (Some(input), Some(output)) = pipes else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let mut helper = Self { child, input, output, physical_cpus: 0, received: Vec::new(), given: 0 };
+        let mut helper = Self { child: Some(child), input, output, physical_cpus: 0, received: Vec::new(), given: 0 };
         let answer = refused(helper.exchange(&json!({ "hello": { "version": VERSION } }))?)?;
         let number = |key: &str| answer.get("hello").and_then(|hello| hello.get(key)).and_then(Value::as_u64);
         helper.physical_cpus = number("physical_cpus").and_then(|cpus| u32::try_from(cpus).ok()).unwrap_or(0).max(1);
@@ -139,7 +145,12 @@ impl Helper {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-            if left.is_zero() || poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&timeout))? == 0 {
+            let ready = match poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&timeout)) {
+                // A signal is no fault of the helper's.
+                Err(Errno::INTR) if !left.is_zero() => continue,
+                ready => ready?,
+            };
+            if left.is_zero() || ready == 0 {
                 let message = format!("no answer within {} ms", ANSWER_TIMEOUT.as_millis());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }

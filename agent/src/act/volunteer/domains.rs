@@ -1,8 +1,9 @@
 //! The volunteer as Xen domains that were there before. In: a ceiling for all of them together, and whether they are
 //! frozen. Out: each domain's weight, cap and pause, set through the helper. Called by the volunteer.
 //!
-//! A domain is known by its UUID. One that is gone is nothing to hold, and the others go on; one that was started anew
-//! under another number is held like the first. The helper pauses them by itself when nobody looks after them
+//! A domain is known by its UUID, and held from one start to its end: started anew, it is recorded and held anew. One that is
+//! gone is nothing to hold, and the others go on. One that is found paused is left alone until whoever started or paused it
+//! lets it run: Gleaner ends no pause but its own. The helper pauses them by itself when nobody looks after them
 //! (`crate::xen`); such a pause is no foreign write.
 
 use std::io;
@@ -20,8 +21,8 @@ use crate::act::ledger::{Ledger, Record};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::restore::restore_all;
 use crate::levers::domain::PERIOD_US;
-use crate::levers::{AnyLever, DomainKind, DomainLever, LeverError, LeverValue};
-use crate::xen::{self, Domain};
+use crate::levers::{AnyLever, DomainKind, DomainLever, Fault, LeverError, LeverValue};
+use crate::xen::{self, Domain, DomainState};
 
 /// The least weight of credit and credit2; a domain has 256 unless somebody has set another.
 const LEAST_WEIGHT: LeverValue = LeverValue::Weight(1);
@@ -31,13 +32,31 @@ const LEAST_WEIGHT: LeverValue = LeverValue::Weight(1);
 struct Member {
     uuid: String,
     name: String,
-    /// Its number, as last seen.
+    /// Since it was found running; `None` while it is gone, or somebody else has not let it run yet.
+    taken: Option<Taken>,
+}
+
+/// A domain from when it was found running to its end.
+#[derive(Debug)]
+struct Taken {
+    /// Its number, which another start changes.
     id: u32,
     /// CPU of its virtual CPUs: the hypervisor takes no cap above it.
     most: CoreShare,
-    /// As last seen.
-    there: bool,
+    /// The ledger has what was found, so it may be changed.
+    recorded: bool,
     hold: Hold,
+}
+
+/// What a domain is, seen anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// That which was taken.
+    Same,
+    /// One to take.
+    New,
+    /// Paused by somebody else, maybe because it is still being built: it would fail to start if another let it run.
+    NotYet,
 }
 
 /// The domains that are the volunteer. Dropping it leaves them paused, and the helper without a watch over them.
@@ -46,6 +65,8 @@ pub(crate) struct DomainVolunteer {
     members: Vec<Member>,
     /// Pauses by a helper that are known of.
     lapses: u64,
+    /// What the helper watches over.
+    watched: Vec<xen::Run>,
 }
 
 impl Drop for DomainVolunteer {
@@ -89,8 +110,9 @@ impl DomainVolunteer {
     /// # Errors
     /// [`VolunteerError`]; what was set by then is put back.
     pub(super) fn open(names: &[String], ledger: &mut Ledger) -> Result<Self, VolunteerError> {
-        let members = named(names)?.into_iter().map(Member::of).collect::<Result<Vec<_>, LeverError>>()?;
-        let mut volunteer = Self { members, lapses: xen::lapses() };
+        let member = |domain: Domain| Member { uuid: domain.uuid, name: domain.name, taken: None };
+        let members = named(names)?.into_iter().map(member).collect();
+        let mut volunteer = Self { members, lapses: xen::lapses(), watched: Vec::new() };
         let begun = volunteer.begin(ledger);
         if let Err(error) = begun {
             restore_all(ledger)?;
@@ -100,17 +122,29 @@ impl DomainVolunteer {
     }
 
     fn begin(&mut self, ledger: &mut Ledger) -> Result<(), VolunteerError> {
+        self.refresh()?;
         let records = self.records();
-        ledger.update(|contents| contents.records.extend(records))?;
+        ledger.update(|contents| contents.records.extend(records.iter().cloned()))?;
+        self.was_recorded(&records);
         for member in &mut self.members {
-            member.hold.begin()?;
+            match &mut member.taken {
+                Some(taken) => taken.hold.begin()?,
+                None => tracing::warn!(domain = member.name, "a domain of the volunteer is paused by somebody else"),
+            }
         }
-        xen::watch(self.uuids()).map_err(VolunteerError::Watch)
+        self.watch().map_err(VolunteerError::Watch)
     }
 
     /// What was found and what is Gleaner's, as of now: for the ledger.
     pub(super) fn records(&self) -> Vec<Record> {
-        self.members.iter().flat_map(|member| member.hold.levers()).map(record).collect()
+        self.members.iter().filter_map(|member| member.taken.as_ref()).flat_map(Taken::records).collect()
+    }
+
+    /// These records are in the ledger: the domains that they are of may be changed.
+    pub(super) fn was_recorded(&mut self, records: &[Record]) {
+        for taken in self.members.iter_mut().filter_map(|member| member.taken.as_mut()) {
+            taken.recorded |= records.iter().any(|record| record.lever == taken.hold.freezer.lever);
+        }
     }
 
     pub(super) fn uuids(&self) -> Vec<String> {
@@ -122,16 +156,41 @@ impl DomainVolunteer {
         self.members.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Looks which of them are there, and takes what the helper or a new start has set for what was set.
-    fn refresh(&mut self) -> Result<(), LeverError> {
-        let mut result = Ok(());
+    /// Those that may be changed.
+    fn held(&self) -> impl Iterator<Item = &Taken> {
+        self.members.iter().filter_map(|member| member.taken.as_ref()).filter(|taken| taken.recorded)
+    }
+
+    fn held_mut(&mut self) -> impl Iterator<Item = &mut Taken> {
+        self.members.iter_mut().filter_map(|member| member.taken.as_mut()).filter(|taken| taken.recorded)
+    }
+
+    /// Has the helper watch over those that are held.
+    fn watch(&mut self) -> io::Result<()> {
+        let run = |member: &Member| {
+            let taken = member.taken.as_ref().filter(|taken| taken.recorded)?;
+            Some(xen::Run { uuid: member.uuid.clone(), id: taken.id })
+        };
+        let held: Vec<xen::Run> = self.members.iter().filter_map(run).collect();
+        if held != self.watched {
+            xen::watch(held.clone())?;
+            self.watched = held;
+        }
+        Ok(())
+    }
+
+    /// Looks which of them are there, and takes what the helper has set for what was set. Foreign pauses are found at once,
+    /// so that a later one of the helper's is not taken for them.
+    fn refresh(&mut self) -> Result<Vec<ForeignWrite>, LeverError> {
+        let (mut result, mut met) = (Ok(()), Vec::new());
         for member in &mut self.members {
-            if let Err(error) = member.refresh(self.lapses) {
-                result = Err(error);
+            match member.refresh(self.lapses) {
+                Ok(found) => met.extend(found),
+                Err(error) => result = Err(error),
             }
         }
         self.lapses = xen::lapses();
-        result
+        result.map(|()| met)
     }
 
     /// Holds all of them together to `limit`, or freezes them. Those that are there have equal parts of it. An error of
@@ -142,25 +201,28 @@ impl DomainVolunteer {
         frozen: bool,
         now: Instant,
     ) -> Result<Vec<ForeignWrite>, VolunteerError> {
-        let mut result = self.refresh();
-        let there = self.members.iter().filter(|member| member.there).count();
-        if there == 0 && !frozen {
-            result?;
-            return Err(VolunteerError::NoDomainLeft(self.names()));
-        }
+        let mut met = Vec::new();
+        let mut result: Result<(), VolunteerError> = match self.refresh() {
+            Ok(found) => {
+                met.extend(found);
+                self.watch().map_err(VolunteerError::Watch)
+            }
+            Err(error) => Err(error.into()),
+        };
         let part = match limit {
-            Quota::AtMost(limit) => Quota::AtMost(limit * (1.0 / there.max(1) as f64)),
+            Quota::AtMost(limit) => Quota::AtMost(limit * (1.0 / self.held().count().max(1) as f64)),
             Quota::Unlimited => Quota::Unlimited,
         };
-        let mut met = Vec::new();
-        for member in self.members.iter_mut().filter(|member| member.there) {
+        for taken in self.held_mut() {
             let part = match part {
-                Quota::AtMost(part) => Quota::AtMost(part.min(member.most)),
+                Quota::AtMost(part) => Quota::AtMost(part.min(taken.most)),
                 Quota::Unlimited => Quota::Unlimited,
             };
-            match member.hold.enforce(part, frozen || result.is_err(), now) {
+            match taken.hold.enforce(part, frozen || result.is_err(), now) {
                 Ok(found) => met.extend(found),
-                Err(error) => result = result.and(Err(error)),
+                // It has ended since, which the next look takes in.
+                Err(error) if error.fault() == Fault::Absent => {}
+                Err(error) => result = result.and(Err(error.into())),
             }
         }
         result?;
@@ -169,14 +231,16 @@ impl DomainVolunteer {
 
     /// Foreign writes since the last call; each is returned once, before an error that the next call meets again.
     pub(super) fn foreign_writes(&mut self) -> Result<Vec<ForeignWrite>, LeverError> {
-        let mut result = self.refresh();
-        let mut met = Vec::new();
-        for member in self.members.iter_mut().filter(|member| member.there) {
-            for managed in member.hold.levers_mut() {
-                match managed.foreign_write() {
-                    Ok(found) => met.extend(found),
-                    Err(error) => result = Err(error),
-                }
+        let (mut met, mut result) = match self.refresh() {
+            Ok(met) => (met, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        for managed in self.held_mut().flat_map(|taken| taken.hold.levers_mut()) {
+            match managed.foreign_write() {
+                Ok(found) => met.extend(found),
+                // It has ended since.
+                Err(error) if error.fault() == Fault::Absent => {}
+                Err(error) => result = Err(error),
             }
         }
         match result {
@@ -186,87 +250,120 @@ impl DomainVolunteer {
     }
 
     pub(super) fn has_foreign_ceiling(&self) -> bool {
-        self.members.iter().any(|member| member.hold.has_foreign_ceiling())
+        self.held().any(|taken| taken.hold.has_foreign_ceiling())
     }
 
     pub(super) fn is_foreign(&self) -> bool {
-        self.members.iter().any(|member| member.hold.is_foreign())
+        self.held().any(|taken| taken.hold.is_foreign())
     }
 
     pub(super) fn take_back(&mut self) {
-        self.members.iter_mut().for_each(|member| member.hold.take_back());
+        self.held_mut().for_each(|taken| taken.hold.take_back());
     }
 
     pub(super) fn is_occupied(&self) -> bool {
-        self.members.iter().any(|member| member.there)
+        self.held().next().is_some()
     }
 }
 
-/// Every value counts as Gleaner's, because also the helper sets them; but not what somebody else has set, such as a pause
-/// of the operator's.
-fn record(managed: &Managed) -> Record {
-    let ours = if managed.is_foreign() { vec![managed.ours().clone()] } else { Vec::new() };
-    let Managed { lever, original, .. } = managed.clone();
-    Record { target: Target::Volunteer, lever, original, ours }
+impl Seen {
+    /// `taken`: the number of the one that was taken.
+    fn of(state: &DomainState, taken: Option<u32>) -> Self {
+        match (taken == Some(state.id), state.paused) {
+            (true, _) => Self::Same,
+            (false, false) => Self::New,
+            (false, true) => Self::NotYet,
+        }
+    }
 }
 
-impl Member {
-    fn of(domain: Domain) -> Result<Self, LeverError> {
+impl Taken {
+    fn of(uuid: &str, state: &DomainState) -> Result<Self, LeverError> {
         let manage = |kind| {
-            let lever = AnyLever::Domain(DomainLever { uuid: domain.uuid.clone(), kind });
-            lever.read().map(|original| Managed::new(lever, original))
+            let lever = DomainLever { uuid: uuid.to_owned(), id: Some(state.id), kind };
+            let original = lever.of(state).map_err(|source| LeverError::Read { what: lever.to_string(), source })?;
+            Ok::<Managed, LeverError>(Managed::new(AnyLever::Domain(lever), original))
         };
         let yielding = (manage(DomainKind::Weight)?, LEAST_WEIGHT);
         let hold = Hold::new(yielding, (manage(DomainKind::Cap)?, PERIOD_US), manage(DomainKind::Paused)?);
-        let most = CoreShare::from_cores(1);
-        Ok(Self { uuid: domain.uuid, name: domain.name, id: domain.id, most, there: true, hold })
+        Ok(Self { id: state.id, most: CoreShare::from_cores(state.vcpus), recorded: false, hold })
     }
 
+    /// Any cap and pause count as Gleaner's, because the guard and the helper set them many times; but not what somebody else
+    /// has set, such as a pause of the operator's.
+    fn records(&self) -> [Record; 3] {
+        self.hold.levers().map(|managed| {
+            let is_weight = managed.lever == self.hold.yielding.lever;
+            let ours = match managed.is_foreign() {
+                true => vec![managed.ours().clone()],
+                false if is_weight => vec![self.hold.least().clone()],
+                false => Vec::new(),
+            };
+            Record { target: Target::Volunteer, lever: managed.lever.clone(), original: managed.original.clone(), ours }
+        })
+    }
+}
+
+impl Member {
     /// `lapses`: pauses by a helper that are known of.
-    fn refresh(&mut self, lapses: u64) -> Result<(), LeverError> {
+    fn refresh(&mut self, lapses: u64) -> Result<Option<ForeignWrite>, LeverError> {
         let state = match xen::state(&self.uuid) {
             Ok(state) => state,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if std::mem::replace(&mut self.there, false) {
+                if self.taken.take().is_some() {
                     tracing::warn!(domain = self.name, uuid = self.uuid, "a domain of the volunteer is gone");
                 }
-                return Ok(());
+                return Ok(None);
             }
             Err(source) => {
                 return Err(LeverError::Read { what: format!("the state of the Xen domain {}", self.name), source });
             }
         };
-        if state.id != self.id {
-            // Whoever starts it keeps it paused while it is built: it fails to start when somebody else lets it run.
-            self.there = !state.paused;
-            if state.paused {
-                return Ok(());
-            }
-            tracing::info!(domain = self.name, id = state.id, "a domain of the volunteer was started anew");
-            for managed in self.hold.levers_mut() {
-                let current = managed.lever.read()?;
-                managed.original = current.clone();
-                managed.was_set(current);
-            }
-            self.id = state.id;
+        let Some(taken) = &mut self.taken else {
+            return self.take_new(&state);
+        };
+        if Seen::of(&state, Some(taken.id)) != Seen::Same {
+            self.taken = None;
+            return self.take_new(&state);
         }
-        self.there = true;
-        self.most = CoreShare::from_cores(state.vcpus);
-        if state.paused && xen::lapses() != lapses {
-            self.hold.freezer.was_set(LeverValue::Frozen(true));
+        taken.most = CoreShare::from_cores(state.vcpus);
+        let freezer = &mut taken.hold.freezer;
+        if !state.paused || freezer.has_drifted() || *freezer.ours() == LeverValue::Frozen(true) {
+            return Ok(None);
         }
-        Ok(())
+        if xen::lapses() != lapses {
+            freezer.was_set(LeverValue::Frozen(true));
+            return Ok(None);
+        }
+        freezer.foreign_write()
+    }
+
+    /// Takes the domain in this state, unless somebody else has it paused.
+    fn take_new(&mut self, state: &DomainState) -> Result<Option<ForeignWrite>, LeverError> {
+        if Seen::of(state, None) == Seen::New {
+            tracing::info!(domain = self.name, id = state.id, "a domain of the volunteer was found running");
+            self.taken = Some(Taken::of(&self.uuid, state)?);
+        }
+        Ok(None)
     }
 }
 
 /// Why a volunteer of these domains could not be had, or that it could, in a sentence. Nothing is changed.
 pub(super) fn foreseen(names: &[String]) -> String {
     match named(names) {
-        Ok(domains) => format!(
-            "the guard's law: {}; {} can be the volunteer",
-            super::law_in_words(&Ok(Yields::LeastWeight)),
-            domains.iter().map(|domain| domain.name.as_str()).collect::<Vec<_>>().join(", ")
-        ),
+        Ok(domains) => {
+            let names = |paused: bool| {
+                let of = domains.iter().filter(|domain| domain.paused == paused);
+                of.map(|domain| domain.name.as_str()).collect::<Vec<_>>().join(", ")
+            };
+            let able = [
+                (names(false), "can be the volunteer"),
+                (names(true), "is paused, and can be the volunteer once whoever started or paused it lets it run"),
+            ];
+            let able =
+                able.iter().filter(|(names, _)| !names.is_empty()).map(|(names, can)| format!("; {names} {can}"));
+            format!("the guard's law: {}{}", super::law_in_words(&Ok(Yields::LeastWeight)), able.collect::<String>())
+        }
         Err(error) => format!("there would be no volunteer, because {}", chain(&error)),
     }
 }
@@ -305,6 +402,48 @@ mod tests {
         assert_eq!(of(&["two"]), Err(AdoptError::TwoDomains("two".into())));
         assert_eq!(of(&["Domain-0"]), Err(AdoptError::ControlDomain("Domain-0".into())));
         assert_eq!(of(&["one", "u1"]), Err(AdoptError::DomainTwice("u1".into())));
+    }
+
+    fn state(id: u32, paused: bool) -> DomainState {
+        let text = format!(r#"{{"id":{id},"vcpus":2,"paused":{paused},"cap_percent":70,"weight":300,"lapses":0}}"#);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_domain_that_somebody_else_has_paused_is_not_taken() {
+        assert_eq!(Seen::of(&state(3, true), Some(3)), Seen::Same, "by Gleaner, or told as a foreign write");
+        assert_eq!(Seen::of(&state(4, true), Some(3)), Seen::NotYet, "it may still be built");
+        assert_eq!(Seen::of(&state(4, false), Some(3)), Seen::New);
+        let mut member = Member { uuid: "u".to_owned(), name: "one".to_owned(), taken: None };
+        member.take_new(&state(3, true)).unwrap();
+        assert!(member.taken.is_none());
+        member.take_new(&state(3, false)).unwrap();
+        assert_eq!(member.taken.map(|taken| taken.id), Some(3));
+    }
+
+    #[test]
+    fn what_is_found_is_recorded_of_this_run_before_it_may_be_changed() {
+        let member = Member {
+            uuid: "u".to_owned(),
+            name: "one".to_owned(),
+            taken: Some(Taken::of("u", &state(3, false)).unwrap()),
+        };
+        let mut volunteer = DomainVolunteer { members: vec![member], lapses: 0, watched: Vec::new() };
+        assert!(!volunteer.is_occupied());
+        let records = volunteer.records();
+        let lever = |kind| AnyLever::Domain(DomainLever { uuid: "u".to_owned(), id: Some(3), kind });
+        let expected = [
+            (lever(DomainKind::Weight), LeverValue::Weight(300), vec![LEAST_WEIGHT]),
+            (lever(DomainKind::Cap), LeverValue::Quota { quota_us: Some(70_000), period_us: PERIOD_US }, Vec::new()),
+            (lever(DomainKind::Paused), LeverValue::Frozen(false), Vec::new()),
+        ];
+        let found = records.iter().map(|record| (record.lever.clone(), record.original.clone(), record.ours.clone()));
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+        let of_another = DomainLever { uuid: "u".to_owned(), id: Some(2), kind: DomainKind::Paused };
+        volunteer.was_recorded(&[Record { lever: AnyLever::Domain(of_another), ..records[2].clone() }]);
+        assert!(!volunteer.is_occupied(), "that was another run of it");
+        volunteer.was_recorded(&records);
+        assert!(volunteer.is_occupied());
     }
 
     #[test]

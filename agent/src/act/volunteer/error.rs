@@ -40,9 +40,6 @@ pub enum VolunteerError {
     /// The guest or unit that should be the volunteer.
     #[error(transparent)]
     Adopt(#[from] AdoptError),
-    /// None of the domains is there any more.
-    #[error("none of the volunteer's Xen domains is there any more: {0}")]
-    NoDomainLeft(String),
     /// The helper does not watch over the domains.
     #[error("the helper for Xen does not take a watch over the volunteer's domains")]
     Watch(#[source] io::Error),

@@ -60,6 +60,11 @@ impl Hold {
         self.quota.set(self.at_most(CoreShare::ZERO)).map(drop)
     }
 
+    /// What it yields by while it is held.
+    pub(super) fn least(&self) -> &LeverValue {
+        &self.least
+    }
+
     /// A limit as a value of its ceiling, never above one that was found: that one is the operator's.
     fn ceiling_of(&self, limit: Quota) -> LeverValue {
         let limit = match (limit, self.quota.original.ceiling()) {
