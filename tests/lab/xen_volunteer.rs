@@ -217,10 +217,11 @@ fn gives_way(xen: &mut Hypervisor, volunteer: &str, foreground: &[&str]) -> Give
     GivesWay { after_ms, then_percent: xen.percent(&[volunteer], 10 * INTERVAL) }
 }
 
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<i64> {
-    let mut values: Vec<i64> = values.map(|value| value.round() as i64).collect();
-    values.sort_unstable();
-    values
+/// Rounded, in rising order.
+fn sorted(values: impl Iterator<Item = f64>) -> String {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.iter().map(|value| format!("{value:.0}")).collect::<Vec<_>>().join(" ")
 }
 
 fn the_volunteer_gives_way_in_time(xen: &mut Hypervisor, volunteer: &str, foreground: &[&str]) {
@@ -233,10 +234,10 @@ fn the_volunteer_gives_way_in_time(xen: &mut Hypervisor, volunteer: &str, foregr
     // It was found with a domain's usual weight: the same of a volunteer that nobody guards.
     let unguarded: Vec<GivesWay> = (0..UNGUARDED).map(|_| gives_way(xen, volunteer, foreground)).collect();
     foreground.iter().chain([&volunteer]).for_each(|domain| xen.pause(domain, true));
-    for (which, demands) in [("guarded", &guarded), ("unguarded, of their own weight", &unguarded)] {
+    for (which, demands) in [("guarded", &guarded), ("not guarded and of their own weight", &unguarded)] {
         println!(
-            "a {which} volunteer: ms from a demand for every CPU until it has at most a tenth of them over 50 ms, sorted: {:?}; not within \
-             3 s: {}; percent of one CPU over the half second after, sorted: {:?}",
+            "a volunteer that is {which}: ms from a demand for every CPU until it has at most a tenth of them over 50 ms, sorted: {}; not within \
+             3 s: {}; percent of one CPU over the half second after, sorted: {}",
             sorted(demands.iter().filter_map(|demand| demand.after_ms)),
             demands.iter().filter(|demand| demand.after_ms.is_none()).count(),
             sorted(demands.iter().map(|demand| demand.then_percent)),
