@@ -121,7 +121,7 @@ fn foresee_adopted(found: &Adopted, hierarchies: &Hierarchies) -> Result<(), Not
 #[must_use]
 pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String> {
     if settings.volunteer == VolunteerChoice::Domain {
-        return vec![domains::foreseen(&settings.volunteer_domains)];
+        return vec![domains::foreseen(&settings.volunteer_domains, &foreseen_law(settings, hierarchies))];
     }
     let mut sentences = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
     match settings.volunteer {

@@ -9,7 +9,6 @@
 use std::io;
 use std::time::Instant;
 
-use gleaner_planner::guard::Yields;
 use gleaner_types::command::{Quota, Target};
 use gleaner_types::error::chain;
 use gleaner_types::units::CoreShare;
@@ -348,8 +347,8 @@ impl Member {
     }
 }
 
-/// Why a volunteer of these domains could not be had, or that it could, in a sentence. Nothing is changed.
-pub(super) fn foreseen(names: &[String]) -> String {
+/// Why a volunteer of these domains could not be had, or that it could and by which law, in a sentence. Nothing is changed.
+pub(super) fn foreseen(names: &[String], law: &str) -> String {
     match named(names) {
         Ok(domains) => {
             let names = |paused: bool| {
@@ -362,7 +361,7 @@ pub(super) fn foreseen(names: &[String]) -> String {
             ];
             let able =
                 able.iter().filter(|(names, _)| !names.is_empty()).map(|(names, can)| format!("; {names} {can}"));
-            format!("the guard's law: {}{}", super::law_in_words(&Ok(Yields::LeastWeight)), able.collect::<String>())
+            format!("the guard's law: {law}{}", able.collect::<String>())
         }
         Err(error) => format!("there would be no volunteer, because {}", chain(&error)),
     }
@@ -450,6 +449,6 @@ mod tests {
     fn without_a_helper_there_is_no_volunteer_and_the_reason_is_told() {
         let error = named(&["one".to_owned()]).unwrap_err();
         assert!(matches!(error, AdoptError::NoHypervisor(_)), "{error}");
-        assert!(foreseen(&["one".to_owned()]).contains("there would be no volunteer"));
+        assert!(foreseen(&["one".to_owned()], "none").contains("there would be no volunteer"));
     }
 }
