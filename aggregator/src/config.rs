@@ -10,7 +10,7 @@ use gleaner_daemon::config::{Key, Problems, Section, Source};
 use gleaner_net::join::is_address;
 use gleaner_net::tls::CERTIFICATE_LIFETIME;
 use gleaner_net::transport::DEFAULT_PORT;
-use gleaner_planner::controller::Settings;
+use gleaner_planner::controller::{DiskCapacities, Settings};
 use gleaner_planner::pool::UserShares;
 use gleaner_types::id::HostId;
 
@@ -28,6 +28,7 @@ pub const AT_RUN_TIME: &[&str] = &[
     "controller.profile_period_s",
     "controller.control_interval_s",
     "controller.response_outage_s",
+    "controller.disk_mb_s",
     "controller.command_lease_s",
     "controller.report_stale_after_s",
     "controller.ended_jobs_kept",
@@ -206,6 +207,10 @@ fn controller(mut section: Section<'_>) -> Settings {
         ))
         .unwrap_or(defaults.ended_jobs_kept),
         users: UserShares::EQUAL,
+        disks: DiskCapacities::from_entries(&section.texts("disk_mb_s")).unwrap_or_else(|problem| {
+            section.reject("disk_mb_s", problem);
+            DiskCapacities::NONE
+        }),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use gleaner_api::AuditRecord;
 use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
-use gleaner_types::application::{ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
+use gleaner_types::application::{Amount, ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
 use gleaner_types::job::{Candidate, Goal, JobPhase, JobStatus, PoolShare, ReservedNode, ReservedStage, Workers};
@@ -453,9 +453,13 @@ pub(crate) fn balance(decision: &BalanceDecision) -> String {
             format!("{:.2}", share.gain),
             percent(share.requested),
             percent(share.granted),
+            share.whole.map_or_else(
+                || "-".into(),
+                |whole| Amount::of(share.resource, share.granted * whole.value()).to_string(),
+            ),
         ]
     };
-    let head = ["TIER", "HOST", "RESOURCE", "LOAD", "PRESENT", "BOUNDS", "GAIN", "REQUESTED", "GRANTED"];
+    let head = ["TIER", "HOST", "RESOURCE", "LOAD", "PRESENT", "BOUNDS", "GAIN", "REQUESTED", "GRANTED", "LIMIT"];
     lines.push(table(&head, &decision.shares.iter().map(row).collect::<Vec<_>>()));
     lines.join("\n")
 }

@@ -158,7 +158,7 @@ pub(crate) fn event(name: &str) -> Meaning {
     match name {
         name if BAD.contains(&name) => Meaning::Bad,
         "host_held" | "all_hosts_held" | "guard_acted" => Meaning::Held,
-        "application_released" | "surge_relieved" => Meaning::Warning,
+        "application_released" | "surge_relieved" | "bottleneck_elsewhere" => Meaning::Warning,
         "goal_back_in_reach" | "target_met" | "harm_within_budget" => Meaning::Good,
         name if warns.iter().any(|word| name.contains(word)) => Meaning::Warning,
         _ => Meaning::Plain,

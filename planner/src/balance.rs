@@ -6,16 +6,18 @@
 //! Once a control interval a [`model`] of the application's performance is fitted to what was seen, the [`scaler`] bounds
 //! how far each share may move, [`mpc`] finds the cheapest shares within the bounds that meet the target, and
 //! [`arbitration`] decides who gets what where the requests of several applications exceed a host. [`application`] puts
-//! these together.
+//! these together, and [`elsewhere`] gives back what changes nothing.
 //!
 //! Two scales are kept apart by types: a [`Share`] is a part of a host's capacity, w in the paper; a [`NormalShare`] is
 //! the same on a scale on which different resources can be compared, w̄.
 
 pub mod application;
 pub mod arbitration;
+pub mod elsewhere;
 pub mod least_squares;
 pub mod model;
 pub mod mpc;
+pub mod request;
 pub mod scaler;
 pub mod surge;
 

@@ -19,7 +19,7 @@ mod outputs;
 mod unusable;
 
 pub use held::HeldUntil;
-pub use interface::{FleetHold, HostGlance, HostView, Input, Output, Settings};
+pub use interface::{DiskCapacities, FleetHold, HostGlance, HostView, Input, Output, Settings};
 
 use std::collections::BTreeMap;
 
@@ -272,7 +272,7 @@ impl Controller {
             Input::ApplicationApplied(spec) => applications.applied(*spec, hosts, outputs),
             Input::ApplicationRemoved { application } => applications.removed(&application, hosts, outputs),
             Input::Responded { application, response } => {
-                applications.responded(&application, response, hosts, now, outputs);
+                applications.responded(&application, response, hosts, settings, now, outputs);
             }
             Input::AllHostsHeld(hold) => hosts.hold_all(hold, now, outputs),
             Input::AllHostsReleased { by } => hosts.release_all(format!("{by} released them"), outputs),
@@ -284,7 +284,7 @@ impl Controller {
             Input::Resumed => {
                 hosts.disconnect_all();
                 jobs.resumed(now);
-                applications.resumed();
+                applications.resumed(hosts);
             }
             Input::Tick => {
                 applications.control(hosts, settings, now, outputs);

@@ -35,6 +35,15 @@ impl Controlling {
             None => Self::Balance(Box::new(Application::new(Settings::default()))),
         }
     }
+
+    /// Takes one of the shares on another scale: what it was until now is `factor` times as much.
+    pub fn rescale(&mut self, index: usize, factor: f64) {
+        match self {
+            Self::Balance(policy) => policy.rescale(index, factor),
+            // It counts in percent of a core.
+            Self::Single(_) => {}
+        }
+    }
 }
 
 impl Policy for Controlling {

@@ -34,7 +34,7 @@ const BY_HOSTS: [&str; 9] = [
 const BY_STRANGERS: [&str; 2] = ["peer_refused", "join_refused"];
 
 /// Those that the loops log as often as what hosts, jobs and services say makes them decide.
-const DECISIONS: [&str; 17] = [
+const DECISIONS: [&str; 18] = [
     "job_submitted",
     "job_waiting",
     "job_profiling",
@@ -51,6 +51,7 @@ const DECISIONS: [&str; 17] = [
     "target_met",
     "application_released",
     "surge_relieved",
+    "bottleneck_elsewhere",
     "plan_rejected",
 ];
 

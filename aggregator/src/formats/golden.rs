@@ -14,7 +14,7 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use gleaner_api::AuditRecord;
-use gleaner_planner::controller::{Controller, FleetHold, Input, Output, Settings};
+use gleaner_planner::controller::{Controller, DiskCapacities, FleetHold, Input, Output, Settings};
 use gleaner_planner::pool::UserShares;
 use gleaner_types::application::{
     Access, ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec, TimeUnit,
@@ -292,6 +292,7 @@ impl Fleet {
             report_stale_after_s: 3.0,
             ended_jobs_kept: 20,
             users: UserShares::new([("physics", 2.0), ("physics/anna", 3.0)]).unwrap(),
+            disks: DiskCapacities::from_entries(&["a1=150".to_owned()]).unwrap(),
         };
         Self {
             controller: Controller::new(settings, BEGINNING),

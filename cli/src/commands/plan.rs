@@ -124,6 +124,7 @@ fn show_contended(contended: &[Contended]) -> anyhow::Result<()> {
 fn show_balance(answer: &BalanceAnswer) -> anyhow::Result<()> {
     for own in &answer.applications {
         let prediction = match (own.error, own.predicted) {
+            (Some(error), None) => format!("error {error:+.2}"),
             (Some(error), Some(predicted)) => {
                 let model = own.model.map(word).unwrap_or_default();
                 let neighbour = if own.neighbour { ", of another condition of load" } else { "" };
@@ -137,7 +138,8 @@ fn show_balance(answer: &BalanceAnswer) -> anyhow::Result<()> {
             }
             _ => "its response time is not known: every share is held".to_owned(),
         };
-        print(&format!("{}: {prediction}", own.name))?;
+        let elsewhere = if own.elsewhere { "; its bottleneck is elsewhere: shares are given back" } else { "" };
+        print(&format!("{}: {prediction}{elsewhere}", own.name))?;
         let row = |share: &BalancedShare| {
             let (lower, upper) = share.bounds;
             vec![

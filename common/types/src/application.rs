@@ -3,11 +3,13 @@
 //! aggregator reads descriptions, the controller decides, and `gleaner app` and `gleaner explain` show it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ApplicationId, HostId, TierId, WorkloadId};
 use crate::time::Timestamp;
+use crate::units::{Bytes, BytesPerSec, CoreShare};
 
 /// An application as an operator describes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -228,6 +230,55 @@ pub enum Resource {
     Network,
 }
 
+/// So much of a resource, in its own unit.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Amount {
+    /// CPU time.
+    Cpu(CoreShare),
+    /// Memory.
+    Memory(Bytes),
+    /// Of a disk, reads and writes each, or of a network.
+    Bandwidth(BytesPerSec),
+}
+
+impl Amount {
+    /// So much of a resource, in the unit of its bounds: percent of a core, MiB (whole ones), or MB/s. What is negative or not
+    /// finite is 0.
+    #[must_use]
+    pub fn of(resource: Resource, value: f64) -> Self {
+        match resource {
+            Resource::Cpu => Self::Cpu(CoreShare::clamped(value)),
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+            Resource::Memory => Self::Memory(Bytes::from_mib(value.round() as u64)),
+            Resource::Disk | Resource::Network => Self::Bandwidth(BytesPerSec::clamped(value * MB)),
+        }
+    }
+
+    /// In the unit of bounds.
+    #[must_use]
+    pub fn value(self) -> f64 {
+        match self {
+            Self::Cpu(cpu) => cpu.percent(),
+            Self::Memory(memory) => memory.0 as f64 / MIB,
+            Self::Bandwidth(rate) => rate.per_sec() / MB,
+        }
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu(cpu) => write!(f, "{:.0} % of a core", cpu.percent()),
+            Self::Memory(_) => write!(f, "{:.0} MiB", self.value()),
+            Self::Bandwidth(_) => write!(f, "{:.1} MB/s", self.value()),
+        }
+    }
+}
+
+const MIB: f64 = 1_048_576.0;
+const MB: f64 = 1e6;
+
 /// How loaded a resource of a tier is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -292,6 +343,9 @@ pub struct BalanceDecision {
     pub part: f64,
     /// Its shares.
     pub shares: Vec<ShareDecision>,
+    /// More of its CPU and disk has changed nothing: its bottleneck is elsewhere, and they are given back.
+    #[serde(default)]
+    pub elsewhere: bool,
     /// The decision in a sentence.
     pub reason: String,
 }
@@ -321,6 +375,10 @@ pub struct ShareDecision {
     pub requested: f64,
     /// The share that it was granted.
     pub granted: f64,
+    /// What a share of 1 is: of CPU and memory the host's, of a disk its capacity, or the tier's ceiling where that is not
+    /// configured. `None` in a decision of an older release.
+    #[serde(default)]
+    pub whole: Option<Amount>,
 }
 
 /// An application as its controller knows it.

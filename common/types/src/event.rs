@@ -595,6 +595,16 @@ pub enum Event {
         /// What its source said.
         response: ResponseTime,
     },
+    /// More of an application's CPU and disk changed nothing of its response time: its bottleneck is elsewhere. They are given
+    /// back step by step.
+    BottleneckElsewhere {
+        /// The application.
+        application: ApplicationId,
+        /// Mean response time, in milliseconds.
+        mean_ms: f64,
+        /// The target.
+        target_ms: f64,
+    },
 }
 
 /// A line of an event log cannot be parsed.

@@ -2,10 +2,12 @@
 //! takes what was seen and says what shares the application asks for, and why.
 //! In: an [`Observation`]. Out: a [`Request`]. Called by [`crate::policy`] once a control interval.
 
-use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
-use super::model::{Kind, Model, Orders, Prediction, Sample};
+pub use super::request::{GiveBack, Observation, ObservedShare, Request};
+
+use super::elsewhere::Elsewhere;
+use super::model::{Kind, Model, Orders, Sample};
 use super::mpc::{Reach, Variable, balance};
 use super::scaler::{Load, bounds, error, least, load};
 use super::{Norm, NormalShare, Resource, Share};
@@ -48,86 +50,6 @@ impl Default for Settings {
     }
 }
 
-/// One share of an application in the last control interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ObservedShare {
-    /// Of what.
-    pub resource: Resource,
-    /// The share in force: v.
-    pub share: Share,
-    /// The part of it that was used; `None` if that cannot be measured.
-    #[serde(default)]
-    pub utilisation: Option<Fraction>,
-    /// Never less: m_r.
-    #[serde(default)]
-    pub floor: Share,
-    /// Never more.
-    #[serde(default = "whole")]
-    pub ceiling: Share,
-}
-
-const fn whole() -> Share {
-    Share::clamped(1.0)
-}
-
-/// What was seen of an application.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Observation {
-    /// Target of the mean response time, in milliseconds.
-    pub target_ms: f64,
-    /// Mean response time; `None` holds every share where it is, but for those that are used up.
-    #[serde(default)]
-    pub mean_ms: Option<f64>,
-    /// Intervals in a row without a response time before this one: with any, it follows a gap.
-    #[serde(default)]
-    pub unanswered: u32,
-    /// Miss rate of the last level cache, where counters tell.
-    #[serde(default)]
-    pub miss_rate: Option<Fraction>,
-    /// Its shares, always the same ones in the same order.
-    pub shares: Vec<ObservedShare>,
-}
-
-/// What an application asks for, and why.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Request {
-    /// w, one for each share seen.
-    pub shares: Vec<Share>,
-    /// ∂ȳ/∂w: performance that a whole host of each would bring.
-    pub gains: Vec<f64>,
-    /// e: negative is faster than the target. `None` when the response time is not known.
-    pub error: Option<f64>,
-    /// ȳ to expect with these shares.
-    pub predicted: Option<f64>,
-    /// Whether the target is within the bounds.
-    pub reach: Option<Reach>,
-    /// How loaded each share was.
-    pub loads: Vec<Load>,
-    /// How far each could move: parts of the host.
-    pub bounds: Vec<(Share, Share)>,
-    /// The model behind it.
-    pub model: Option<Prediction>,
-}
-
-impl Request {
-    /// What a policy without a model of the application asks for: it may go anywhere between floors and ceilings.
-    #[must_use]
-    pub fn without_model(observation: &Observation, shares: Vec<Share>, gains: Vec<f64>) -> Self {
-        Self {
-            shares,
-            gains,
-            error: observation.mean_ms.map(|mean_ms| error(observation.target_ms, mean_ms)),
-            predicted: None,
-            reach: None,
-            loads: observation.shares.iter().map(|share| load(share.utilisation)).collect(),
-            bounds: observation.shares.iter().map(|share| (share.floor, share.ceiling)).collect(),
-            model: None,
-        }
-    }
-}
-
 /// Share below which the gain of one that is used up does not grow any more. Chosen.
 const LEAST_SHARE: f64 = 0.01;
 
@@ -143,6 +65,9 @@ pub struct Application {
     /// The target that the model's samples were measured against, in milliseconds; 0 before the first.
     #[serde(default)]
     target_ms: f64,
+    /// Whether its bottleneck is one of its shares.
+    #[serde(default)]
+    elsewhere: Elsewhere,
 }
 
 impl Application {
@@ -155,6 +80,7 @@ impl Application {
             averages: Vec::new(),
             intervals: 0,
             target_ms: 0.0,
+            elsewhere: Elsewhere::default(),
         }
     }
 
@@ -164,8 +90,22 @@ impl Application {
         &self.model
     }
 
+    /// Takes one of its shares on another scale: what it was until now is `factor` times as much.
+    pub fn rescale(&mut self, index: usize, factor: f64) {
+        self.averages.get_mut(index).into_iter().for_each(|average| *average *= factor);
+        self.model.rescale(index, factor);
+        self.elsewhere.rescale(index, factor);
+    }
+
     /// Takes a control interval and says what the application asks for in the next.
     pub fn step(&mut self, observation: &Observation) -> Request {
+        let mut request = self.balanced(observation);
+        self.elsewhere.judge(observation, &mut request);
+        request
+    }
+
+    /// What the balancer asks for.
+    fn balanced(&mut self, observation: &Observation) -> Request {
         let loads: Vec<Load> = observation.shares.iter().map(|share| load(share.utilisation)).collect();
         let known = |mean_ms: &f64| *mean_ms > 0.0 && mean_ms.is_finite() && observation.target_ms > 0.0;
         let Some(mean_ms) = observation.mean_ms.filter(known) else { return hold(observation) };
@@ -229,6 +169,7 @@ impl Application {
             loads,
             bounds: bounds_of_all,
             model: Some(model),
+            give_back: GiveBack::None,
         }
     }
 
@@ -275,6 +216,7 @@ pub fn hold(observation: &Observation) -> Request {
         loads: observation.shares.iter().map(|share| load(share.utilisation)).collect(),
         bounds,
         model: None,
+        give_back: GiveBack::None,
     }
 }
 
@@ -286,6 +228,8 @@ fn condition(loads: &[Load]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use gleaner_types::units::Fraction;
+
     use super::*;
 
     fn share(resource: Resource, share: f64, used: f64) -> ObservedShare {

@@ -261,6 +261,21 @@ impl Model {
         values.for_each(|value| *value *= ratio);
     }
 
+    /// Takes one of the shares on another scale: every share of it that was measured is `factor` times what it was.
+    pub fn rescale(&mut self, index: usize, factor: f64) {
+        if !(factor > 0.0 && factor.is_finite()) {
+            return;
+        }
+        self.samples.iter_mut().filter_map(|sample| sample.shares.get_mut(index)).for_each(|share| *share *= factor);
+        let Some(width) = self.samples.back().map(|sample| sample.shares.len()) else { return };
+        let (first, orders) = (self.orders.past, self.orders.shares);
+        for own in self.conditions.values_mut() {
+            for back in 0..orders {
+                own.values.get_mut(first + back * width + index).into_iter().for_each(|gain| *gain /= factor);
+            }
+        }
+    }
+
     /// What the latest intervals were beyond the equation, the later the more.
     fn offset(&self, values: &[f64]) -> f64 {
         let (terms, mut row, mut offset) = (self.terms(), Vec::new(), 0.0);

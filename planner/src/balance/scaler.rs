@@ -9,9 +9,11 @@ use super::{Resource, margin};
 
 /// Utilisation up to which a resource counts as under-loaded, and from which it counts as overloaded. Chosen: the paper
 /// names the three conditions and no numbers. Half of a share is enough: over 30 s it is a mean of busier and calmer times.
-const UNDER_LOAD: f64 = 0.5;
+pub(crate) const UNDER_LOAD: f64 = 0.5;
 /// Utilisation from which a resource counts as overloaded. Chosen, as [`UNDER_LOAD`] is.
 pub(crate) const OVERLOAD: f64 = 0.9;
+/// Error from which a target counts as missed. Chosen.
+pub(crate) const MISSED: f64 = 0.1;
 /// Errors that change the bounds of an under-loaded resource.
 const FASTER: f64 = -0.1;
 const MUCH_SLOWER: f64 = 0.5;

@@ -10,25 +10,26 @@
 //! something without a target uses says nothing of what it needs; the kernel shares between them as without Gleaner.
 
 mod control;
+mod limited;
 mod managed;
 mod surge;
 
 use std::collections::BTreeMap;
 
-use gleaner_types::application::{ApplicationSpec, ApplicationStatus, ResponseTime};
+use gleaner_types::application::{Amount, ApplicationSpec, ApplicationStatus, ResponseTime};
 use gleaner_types::command::{Desired, DiskLimit, Limits, Quota, Target};
 use gleaner_types::event::Event;
 use gleaner_types::id::{ApplicationId, HostId};
 use gleaner_types::report::HostReport;
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::{Bytes, BytesPerSec, CoreShare};
+use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
 use super::hosts::Hosts;
 use super::interface::{Settings, seconds};
 use super::outputs::Outputs;
 use super::unusable::Contended;
-use crate::balance::Resource;
+use limited::{in_force, is_used_up};
 use managed::{Managed, Surge, bounds_of, movable};
 
 /// How long before a control interval ends its response times are asked for, in seconds. Chosen: longer than a source
@@ -89,12 +90,13 @@ impl Applications {
         name: &ApplicationId,
         response: ResponseTime,
         hosts: &Hosts,
+        settings: &Settings,
         now: Timestamp,
         outputs: &mut Outputs,
     ) {
         let Some(managed) = self.managed.get(name) else { return };
         // No request ended, and what the application may use is used up: it is not idle.
-        let is_stalled = response == ResponseTime::Idle && self.is_used_up(managed, hosts);
+        let is_stalled = response == ResponseTime::Idle && is_used_up(managed, hosts);
         let response = if is_stalled { ResponseTime::Stalled } else { response };
         let Some(managed) = self.managed.get_mut(name) else { return };
         // The answer to an early question may have been all that a source has of this interval: what is pushed is told once.
@@ -105,7 +107,7 @@ impl Applications {
         }
         if managed.surge.awaits && response.mean_ms().is_none() {
             // A source may have no mean of seconds and one of the interval.
-            return self.relieve(name, &response, hosts, outputs);
+            return self.relieve(name, &response, hosts, settings, outputs);
         }
         let is_told = matches!(response, ResponseTime::Mean { .. } | ResponseTime::Idle | ResponseTime::Stalled);
         managed.surge.answered |= managed.surge.asked > 0 && is_told;
@@ -115,11 +117,12 @@ impl Applications {
             outputs.event(Event::ResponseTimeChanged { application: name.clone(), response: response.clone() });
             self.reserve(hosts);
         }
-        self.relieve(name, &response, hosts, outputs);
+        self.relieve(name, &response, hosts, settings, outputs);
     }
 
     /// The controller starts again: of the time between nothing is known.
-    pub(super) fn resumed(&mut self) {
+    pub(super) fn resumed(&mut self, hosts: &Hosts) {
+        self.read_older_grants(hosts);
         for managed in self.managed.values_mut() {
             managed.unanswered = managed.unanswered.max(1);
             managed.silent_since = None;
@@ -159,7 +162,7 @@ impl Applications {
         self.next_control = now.after(seconds(interval_s));
         self.managed.values_mut().for_each(|managed| managed.surge = Surge::default());
         let taken_back = self.release(settings, now, outputs);
-        self.balance(&taken_back, hosts, interval_s, now, outputs);
+        self.balance(&taken_back, hosts, settings, now, outputs);
     }
 
     /// CPU that a volunteer may have at most.
@@ -184,34 +187,24 @@ impl Applications {
                 if tier.host != *id || !movable(hosts, id, share.resource) {
                     continue;
                 }
-                // A host may come back as a larger or smaller one, and an application whose floors counted may be gone.
-                let ceiling = bounds_of(tier, share.resource).map_or(f64::MAX, |bounds| bounds.ceiling);
+                let mut amount = in_force(managed, share, hosts);
+                // An application whose floors counted may be gone.
                 let floor = bounds_of(tier, share.resource).map_or(0.0, |bounds| bounds.floor);
-                let mut amount = (self.in_force(managed, share, hosts).part()
-                    * self.whole(tier, share.resource, hosts))
-                .min(ceiling);
                 if amount < floor {
                     amount = amount.max(self.least(tier, share.resource, hosts));
                 }
                 let target = Target::Workload(tier.workload.clone());
                 let desired = wanted.entry(target).or_insert(Desired::Limit(Limits::NONE));
                 let Desired::Limit(limits) = desired else { continue };
-                match share.resource {
-                    Resource::Cpu => limits.quota = Quota::AtMost(CoreShare::clamped(amount)),
-                    Resource::Memory => limits.memory = Some(mebibytes(amount)),
-                    Resource::Disk => {
-                        let rate = Some(BytesPerSec::clamped(amount * 1e6));
-                        limits.disk = DiskLimit { read: rate, write: rate, ..DiskLimit::default() };
+                match Amount::of(share.resource, amount) {
+                    Amount::Cpu(cpu) => limits.quota = Quota::AtMost(cpu),
+                    Amount::Memory(memory) => limits.memory = Some(memory),
+                    Amount::Bandwidth(rate) => {
+                        limits.disk = DiskLimit { read: Some(rate), write: Some(rate), ..DiskLimit::default() };
                     }
-                    Resource::Network => {}
                 }
             }
         }
         wanted
     }
-}
-
-fn mebibytes(amount: f64) -> Bytes {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
-    Bytes::from_mib(amount.round() as u64)
 }

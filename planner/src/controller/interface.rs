@@ -2,6 +2,7 @@
 //! Data only: the aggregator's shell and the simulator make [`Input`]s and carry [`Output`]s out; `status`, `top` and the
 //! metrics read the views.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use gleaner_types::id::{ApplicationId, HostId, JobId};
 use gleaner_types::job::{EngineAction, EngineEnd, EngineProgress, JobSpec};
 use gleaner_types::report::{HostFacts, HostReport};
 use gleaner_types::time::Timestamp;
+use gleaner_types::units::BytesPerSec;
 
 use super::held::HeldUntil;
 use crate::pool::UserShares;
@@ -39,6 +41,49 @@ pub struct Settings {
     /// Weights of users among those whose jobs want the same hosts.
     #[serde(default)]
     pub users: UserShares,
+    /// What the disks of hosts can do.
+    #[serde(default)]
+    pub disks: DiskCapacities,
+}
+
+/// Bandwidth of hosts' disks, reads and writes each, as far as an operator says it. Without it the shares that applications
+/// may have of a disk are not divided between them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DiskCapacities(BTreeMap<HostId, BytesPerSec>);
+
+/// A disk's capacity that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not such as `h1=450`: a host's name and MB/s from 0.1 to 1000000, each host once")]
+pub struct InvalidCapacity(String);
+
+impl DiskCapacities {
+    /// Nobody says anything.
+    pub const NONE: Self = Self(BTreeMap::new());
+
+    /// From entries `HOST=MB_S`.
+    ///
+    /// # Errors
+    /// The first entry that is wrong.
+    pub fn from_entries(entries: &[String]) -> Result<Self, InvalidCapacity> {
+        let mut capacities = BTreeMap::new();
+        for entry in entries {
+            let invalid = || InvalidCapacity(entry.chars().take(60).collect());
+            let (host, rate) = entry.rsplit_once('=').ok_or_else(invalid)?;
+            let host = HostId::new(host.trim()).map_err(|_| invalid())?;
+            let rate = rate.trim().parse::<f64>().ok().filter(|rate| (0.1..=1e6).contains(rate)).ok_or_else(invalid)?;
+            if capacities.insert(host, BytesPerSec::clamped(rate * 1e6)).is_some() {
+                return Err(invalid());
+            }
+        }
+        Ok(Self(capacities))
+    }
+
+    /// That of a host.
+    #[must_use]
+    pub fn of(&self, host: &HostId) -> Option<BytesPerSec> {
+        self.0.get(host).copied()
+    }
 }
 
 /// Chosen: ten control intervals. A restart of a source is shorter.
@@ -57,6 +102,7 @@ impl Default for Settings {
             report_stale_after_s: 5.0,
             ended_jobs_kept: 200,
             users: UserShares::EQUAL,
+            disks: DiskCapacities::NONE,
         }
     }
 }

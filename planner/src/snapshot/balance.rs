@@ -12,6 +12,7 @@ use crate::balance::application::{Application, Observation, ObservedShare, Reque
 use crate::balance::arbitration::{Contended as ContendedPlace, Demand, Grants, arbitrate};
 use crate::balance::model::Kind;
 use crate::balance::mpc::Reach;
+use crate::balance::request::GiveBack;
 use crate::balance::scaler::Load;
 use crate::balance::{Resource, Share};
 
@@ -188,6 +189,8 @@ pub struct Balanced {
     pub neighbour: bool,
     /// p_a.
     pub part: f64,
+    /// More of its CPU and disk changes nothing: its bottleneck is elsewhere, and they are given back.
+    pub elsewhere: bool,
     /// Its shares.
     pub shares: Vec<BalancedShare>,
 }
@@ -337,6 +340,7 @@ pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Pro
             rows: request.model.as_ref().map_or(0, |model| model.rows),
             neighbour: request.model.as_ref().is_some_and(|model| model.neighbour),
             part: grants.parts.get(index).copied().unwrap_or(1.0),
+            elsewhere: request.give_back == GiveBack::Given,
             shares: shares.collect(),
         }
     });

@@ -34,7 +34,7 @@ fn line(outcome: &Outcome, cell: Cell, row: Row) -> &Line {
 /// What runs leave behind: cgroups, folders, namespaces.
 fn left_behind() -> Vec<PathBuf> {
     let hierarchies = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
-    let folders = hierarchies.chain(["/sys/fs/cgroup", "/tmp", "/run/netns"].map(PathBuf::from));
+    let folders = hierarchies.chain(["/sys/fs/cgroup", "/tmp", in_memory(), "/run/netns"].map(PathBuf::from));
     let entries = folders.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
     let own = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -43,6 +43,15 @@ fn left_behind() -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(own).collect()
 }
 
+fn in_memory() -> &'static str {
+    if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" }
+}
+
+/// Size of the scratch file system. It is in memory where there is some, so that it is full in a few seconds also while
+/// others use the machine's disk; what stays free of it, a twentieth, takes the fastest writer 50 ms, in which an agent
+/// looks also on a busy machine.
+const SCRATCH_MIB: &str = "2048";
+
 /// Measures, and returns what came of it.
 fn measure(cells: &str, rows: &str, rounds: &str) -> Outcome {
     assert!(gleaner().is_file(), "{} is not built: cargo build --workspace --bin gleaner", gleaner().display());
@@ -50,7 +59,8 @@ fn measure(cells: &str, rows: &str, rounds: &str) -> Outcome {
     let (json, svg) = (folder.path().join("all.json"), folder.path().join("all.svg"));
     let mut command = isolation(&["--cells", cells, "--rows", rows, "--rounds", rounds, "--seed", "7"]);
     command.args(["--seconds", "4", "--settle", "6", "--gleaner"]).arg(gleaner());
-    command.arg("--json").arg(&json).arg("--svg").arg(&svg);
+    command.arg("--json").arg(&json).arg("--svg").arg(&svg).arg("--folder").arg(in_memory());
+    command.args(["--scratch-mib", SCRATCH_MIB]);
     let output = command.output().unwrap();
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("{said}");

@@ -10,7 +10,7 @@ use gleaner_aggregator::journal::{Journal, JournalSettings};
 use gleaner_aggregator::shell::{Arrival, Audit, Parts, Shell};
 use gleaner_aggregator::store::Store;
 use gleaner_daemon::clock::ManualClock;
-use gleaner_planner::controller::{Controller, Settings};
+use gleaner_planner::controller::{Controller, DiskCapacities, Settings};
 use gleaner_planner::pool::UserShares;
 use gleaner_types::application::ResponseTime;
 use gleaner_types::engine::EngineName;
@@ -33,6 +33,7 @@ pub const SETTINGS: Settings = Settings {
     report_stale_after_s: 3.0,
     ended_jobs_kept: 20,
     users: UserShares::EQUAL,
+    disks: DiskCapacities::NONE,
 };
 
 /// The core loop, while it runs.

@@ -4,29 +4,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gleaner_types::application::{Bounds, Load, ResponseTime, TierSpec};
+use gleaner_types::application::{Amount, Bounds, ResponseTime, TierSpec};
 use gleaner_types::event::Event;
 use gleaner_types::id::{ApplicationId, HostId};
 use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Fraction};
 
-use super::managed::{Contention, Managed, TierShare, bounds_of, decide, movable};
+use super::limited::{in_force, used_of};
+use super::managed::{Contention, Managed, TierShare, bounds_of, decide, host_capacity, movable};
 use super::{Applications, Reserved};
 use crate::balance::application::{Observation, ObservedShare, Request};
 use crate::balance::arbitration::{Demand, arbitrate};
-use crate::balance::scaler::{OVERLOAD, load};
+use crate::balance::scaler::OVERLOAD;
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
 use crate::controller::interface::Settings;
 use crate::controller::outputs::Outputs;
-
-/// Time that a tier waits for the CPU over the time that it runs, from which its share counts as used up while no response
-/// time is known. Chosen: as long as it runs. The limit makes it wait more often than it runs, though it may be used to
-/// less than nine tenths over an interval.
-const WAITS: f64 = 1.0;
-/// Part of a share below which waiting for the CPU is the neighbours' doing and not the limit's. Chosen.
-const LEAST_USED: f64 = 0.5;
 
 impl Applications {
     /// Releases applications whose sources have had no answer for too long to their ceilings, and takes those back that have
@@ -73,38 +67,15 @@ impl Applications {
         taken_back
     }
 
-    /// The most that a share may be.
-    pub(super) fn ceiling(&self, managed: &Managed, own: &TierShare, hosts: &Hosts) -> Share {
-        let tier = &managed.status.spec.tiers[own.tier];
-        let whole = self.whole(tier, own.resource, hosts);
-        Share::clamped(bounds_of(tier, own.resource).map_or(1.0, |bounds| bounds.ceiling / whole))
-    }
-
-    /// What a share is limited to now. Before the first decision nothing is limited, and what is released has its ceilings.
-    pub(super) fn in_force(&self, managed: &Managed, own: &TierShare, hosts: &Hosts) -> Share {
-        if managed.is_limited() { own.granted } else { self.ceiling(managed, own, hosts) }
-    }
-
-    /// A share of the CPU or the disk is used up in the control interval until now.
-    pub(super) fn is_used_up(&self, managed: &Managed, hosts: &Hosts) -> bool {
-        let is_used_up = |own: &TierShare| {
-            let tier = &managed.status.spec.tiers[own.tier];
-            let whole = self.whole(tier, own.resource, hosts);
-            let share = self.in_force(managed, own, hosts);
-            let used = used_of(own.used, own.waited, share.part() * whole, true).map(Fraction::clamped);
-            own.resource != Resource::Memory && load(used) == Load::Over
-        };
-        managed.shares.iter().any(is_used_up)
-    }
-
     pub(super) fn balance(
         &mut self,
         taken_back: &BTreeSet<ApplicationId>,
         hosts: &Hosts,
-        interval_s: f64,
+        settings: &Settings,
         now: Timestamp,
         outputs: &mut Outputs,
     ) {
+        self.rescale(hosts, settings);
         // What a share is a part of is not known before its host has joined.
         let known = |managed: &Managed| managed.status.spec.tiers.iter().all(|tier| hosts.get(&tier.host).is_some());
         let mut names: Vec<ApplicationId> = Vec::with_capacity(self.managed.len());
@@ -116,7 +87,7 @@ impl Applications {
             }
         }
         let mut observed: Vec<(Observation, ResponseTime)> =
-            names.iter().map(|name| self.observe(name, hosts, interval_s, now)).collect();
+            names.iter().map(|name| self.observe(name, hosts, settings.control_interval_s, now)).collect();
         for (name, (observation, _)) in names.iter().zip(&mut observed) {
             // What was measured at the ceilings says nothing of the shares that it goes on from.
             if taken_back.contains(name) {
@@ -149,15 +120,16 @@ impl Applications {
                 // Up to that load its CPU suffices.
                 let idle_need =
                     share.last_used.filter(|_| resource == Resource::Cpu && *response == ResponseTime::Idle);
-                let whole = self.whole(&managed.status.spec.tiers[share.tier], resource, hosts);
                 let needed = idle_need.map_or(*wanted, |used| {
-                    Share::clamped((used / OVERLOAD / whole).max(floor.part()).min(wanted.part()))
+                    let part = used / OVERLOAD / share.scale();
+                    Share::clamped(part.max(floor.part()).min(wanted.part()))
                 });
                 asked_for.push(*wanted);
                 demands.push(Demand { application, host: place(id), resource, wanted: needed, floor, gain: *gain });
             }
         }
-        let mut grants = arbitrate(&demands, |_, _| 1.0);
+        let has_capacity = |host: usize| places.get(host).is_some_and(|id| settings.disks.of(id).is_some());
+        let mut grants = arbitrate(&demands, |host, resource| capacity(&demands, host, resource, has_capacity(host)));
         lend_to_idle(&demands, &asked_for, &mut grants.shares);
         self.reserved.clear();
         for contended in &grants.contended {
@@ -216,7 +188,7 @@ impl Applications {
         };
         let shares = managed.shares.iter().map(|own| {
             let tier = &spec.tiers[own.tier];
-            let whole = self.whole(tier, own.resource, hosts);
+            let whole = own.scale();
             let bounds = bounds_of(tier, own.resource).unwrap_or(Bounds { floor: 0.0, ceiling: whole });
             let ceiling = Share::clamped(bounds.ceiling / whole);
             // Before the first decision nothing is limited: the share is all it may have.
@@ -242,30 +214,41 @@ impl Applications {
         (observation, response)
     }
 
-    /// A host's whole capacity of a resource, in the unit of bounds. Of its disk, the most that any application may have
-    /// there, because a disk does not tell what it can.
-    pub(super) fn whole(&self, tier: &TierSpec, resource: Resource, hosts: &Hosts) -> f64 {
-        let facts = hosts.facts(&tier.host);
-        let ceiling = bounds_of(tier, resource).map_or(1.0, |bounds| bounds.ceiling);
-        let whole = match resource {
-            Resource::Cpu => facts.map_or(ceiling, |facts| f64::from(facts.cores) * 100.0),
-            Resource::Memory => facts.map_or(ceiling, |facts| facts.memory.0 as f64 / f64::from(1 << 20)),
-            Resource::Disk | Resource::Network => {
-                let others = self.managed.values().flat_map(|other| other.tiers_on(&tier.host));
-                let bounds = others.filter_map(|other| bounds_of(other, resource));
-                bounds.map(|bounds| bounds.ceiling).fold(ceiling, f64::max)
+    /// Takes what shares are parts of now, for all that was learned and granted.
+    pub(super) fn rescale(&mut self, hosts: &Hosts, settings: &Settings) {
+        self.read_older_grants(hosts);
+        self.managed.values_mut().for_each(|managed| managed.rescale(hosts, &settings.disks));
+    }
+
+    /// Grants of a release that did not store what a share is a part of: of a host's cores and memory, and of a disk of the
+    /// largest ceiling that any application had there.
+    pub(super) fn read_older_grants(&mut self, hosts: &Hosts) {
+        let mut disks: BTreeMap<HostId, f64> = BTreeMap::new();
+        for tier in self.managed.values().flat_map(|managed| &managed.status.spec.tiers) {
+            let largest = disks.entry(tier.host.clone()).or_default();
+            *largest = tier.disk_mb_s.map_or(*largest, |bounds| bounds.ceiling.max(*largest));
+        }
+        for managed in self.managed.values_mut().filter(|managed| managed.decisions > 0) {
+            let tiers = &managed.status.spec.tiers;
+            for share in managed.shares.iter_mut().filter(|share| share.whole.is_none()) {
+                let host = &tiers[share.tier].host;
+                let whole = match share.resource {
+                    Resource::Disk => disks.get(host).copied(),
+                    resource => host_capacity(host, resource, hosts),
+                };
+                share.whole = whole.map(|whole| Amount::of(share.resource, whole));
             }
-        };
-        whole.max(1e-9)
+        }
     }
 
     /// The least that a tier is limited to, in the unit of its bounds: its floor, or its part of the host where the floors
-    /// there add up to more than the host has.
+    /// there add up to more than the host has. Of a disk it is the floor.
     pub(super) fn least(&self, tier: &TierSpec, resource: Resource, hosts: &Hosts) -> f64 {
-        let whole = self.whole(tier, resource, hosts);
+        let own = bounds_of(tier, resource).map_or(0.0, |bounds| bounds.floor);
+        let Some(whole) = host_capacity(&tier.host, resource, hosts) else { return own };
         let floor = |tier: &TierSpec| bounds_of(tier, resource).map_or(0.0, |bounds| bounds.floor.min(whole));
         let floors: f64 = self.managed.values().flat_map(|other| other.tiers_on(&tier.host)).map(floor).sum();
-        floor(tier) * (whole / floors.max(1e-9)).min(1.0)
+        own.min(whole) * (whole / floors.max(1e-9)).min(1.0)
     }
 
     /// What the grants leave to volunteers. Of an idle application that is all that it does not use: the agent's guard takes it
@@ -278,8 +261,9 @@ impl Applications {
             let is_idle = matches!(&managed.status.response, Some((_, ResponseTime::Idle)));
             for share in managed.shares.iter().filter(|share| share.resource == Resource::Cpu) {
                 let tier = &managed.status.spec.tiers[share.tier];
-                let part = self.in_force(managed, share, hosts).part();
-                let whole = self.whole(tier, Resource::Cpu, hosts);
+                let amount = in_force(managed, share, hosts);
+                let whole = host_capacity(&tier.host, Resource::Cpu, hosts).unwrap_or(amount).max(1e-9);
+                let part = (amount / whole).min(1.0);
                 let floor = tier.cpu_percent.map_or(0.0, |bounds| bounds.floor);
                 let part = share.last_used.filter(|_| is_idle).map_or(part, |used| part.min(used.max(floor) / whole));
                 reserved.entry(tier.host.clone()).or_default().cpu += part;
@@ -291,6 +275,19 @@ impl Applications {
             }
         }
         self.reserved = reserved;
+    }
+}
+
+/// What arbitration may grant of a resource of a host, as a part of the whole. A disk whose capacity nobody configured is not
+/// divided: the kernel shares it. Floors of a disk are kept even where they add up to more than its configured capacity.
+fn capacity(demands: &[Demand], host: usize, resource: Resource, has_capacity: bool) -> f64 {
+    match resource {
+        Resource::Disk if has_capacity => {
+            let here = demands.iter().filter(|demand| demand.host == host && demand.resource == resource);
+            here.map(|demand| demand.floor.part()).sum::<f64>().max(1.0)
+        }
+        Resource::Disk => f64::INFINITY,
+        Resource::Cpu | Resource::Memory | Resource::Network => 1.0,
     }
 }
 
@@ -310,11 +307,4 @@ fn lend_to_idle(demands: &[Demand], asked_for: &[Share], shares: &mut [Share]) {
             *share = Share::clamped(share.part() + beyond * ((1.0 - granted) / all).clamp(0.0, 1.0));
         }
     }
-}
-
-/// The part that was used of a share of so much, in the unit of its bounds, by use over some seconds and the wait for the
-/// CPU. `waiting` counts a CPU share as used up where its tier waits for the CPU as long as it runs.
-pub(super) fn used_of((used, seconds): (f64, f64), waited: f64, amount: f64, waiting: bool) -> Option<f64> {
-    let waits = waiting && used > 0.0 && waited >= WAITS * used && used / seconds >= LEAST_USED * amount;
-    (seconds > 0.0).then(|| if waits { 1.0 } else { used / seconds / amount.max(1e-9) })
 }

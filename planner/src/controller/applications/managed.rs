@@ -2,7 +2,7 @@
 //! use by reports, a decided grant. Out: what to ask for next, and the record of the decision.
 
 use gleaner_types::application::{
-    ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Reach, ResponseTime, ShareDecision, TierSpec,
+    Amount, ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Reach, ResponseTime, ShareDecision, TierSpec,
 };
 use gleaner_types::event::Event;
 use gleaner_types::id::HostId;
@@ -13,15 +13,17 @@ use gleaner_types::units::{BytesPerSec, CoreShare};
 use serde::{Deserialize, Serialize};
 
 use crate::balance::application::{Observation, Request};
+use crate::balance::request::GiveBack;
+use crate::balance::scaler::MISSED;
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
+use crate::controller::interface::DiskCapacities;
 use crate::controller::outputs::Outputs;
 use crate::policy::{Controlling, Policy as _};
 
 /// Change of a share, in parts of the host, from which an event tells of it. Chosen.
 pub(super) const REPORTED_CHANGE: f64 = 0.01;
-/// Error from which a target counts as missed, and intervals in a row after which that is told. Chosen.
-const MISSED: f64 = 0.1;
+/// Intervals in a row after which a missed target is told. Chosen.
 const MISSED_INTERVALS: u32 = 3;
 
 /// One share of an application: a tier and a resource of it.
@@ -33,6 +35,10 @@ pub(super) struct TierShare {
     pub(super) requested: Share,
     /// In force: the last grant.
     pub(super) granted: Share,
+    /// What a share of 1 is, so that a grant is an amount: as of the last decision. `None` before the first, and in a state of
+    /// an older release until the controller resumes.
+    #[serde(default)]
+    pub(super) whole: Option<Amount>,
     /// What more of it brought by the last request that knew: what is held keeps it in arbitration.
     #[serde(default)]
     pub(super) gain: f64,
@@ -50,6 +56,13 @@ pub(super) struct TierShare {
     /// Of them, those for which its tier waited for the CPU as long as it ran.
     #[serde(default)]
     pub(super) waiting_s: f64,
+}
+
+impl TierShare {
+    /// What a share of 1 is, in the unit of bounds.
+    pub(super) fn scale(&self) -> f64 {
+        self.whole.map_or(1.0, Amount::value).max(1e-9)
+    }
 }
 
 /// What was done about a surge in the present control interval.
@@ -108,6 +121,7 @@ impl Managed {
                 resource,
                 requested: whole,
                 granted: whole,
+                whole: None,
                 gain: 0.0,
                 used: (0.0, 0.0),
                 last_used: None,
@@ -160,6 +174,25 @@ impl Managed {
         request
     }
 
+    /// Takes what shares are parts of now: what was learned and what is granted keep their meaning.
+    pub(super) fn rescale(&mut self, hosts: &Hosts, disks: &DiskCapacities) {
+        let tiers = &self.status.spec.tiers;
+        for (index, share) in self.shares.iter_mut().enumerate() {
+            let tier = &tiers[share.tier];
+            if hosts.get(&tier.host).is_none() {
+                continue;
+            }
+            let whole = Amount::of(share.resource, whole(tier, share.resource, hosts, disks));
+            let Some(before) = share.whole.replace(whole).filter(|before| *before != whole) else { continue };
+            let factor = before.value() / whole.value().max(1e-9);
+            self.control.rescale(index, factor);
+            // A smaller host has had as much less of everything in force since it came back.
+            let granted = if share.resource == Resource::Disk { factor } else { factor.min(1.0) };
+            share.granted = Share::clamped(share.granted.part() * granted);
+            share.requested = Share::clamped(share.requested.part() * granted);
+        }
+    }
+
     /// What is booked begins anew.
     pub(super) fn begin_interval(&mut self) {
         self.cache = (0.0, 0.0);
@@ -198,6 +231,28 @@ pub(super) fn bounds_of(tier: &TierSpec, resource: Resource) -> Option<Bounds> {
         Resource::Disk => tier.disk_mb_s,
         Resource::Network => None,
     }
+}
+
+/// What a host has of its CPU or memory, in the unit of bounds. A disk does not say what it can.
+pub(super) fn host_capacity(host: &HostId, resource: Resource, hosts: &Hosts) -> Option<f64> {
+    let facts = hosts.facts(host)?;
+    match resource {
+        Resource::Cpu => Some(f64::from(facts.cores) * 100.0),
+        Resource::Memory => Some(Amount::Memory(facts.memory).value()),
+        Resource::Disk | Resource::Network => None,
+    }
+}
+
+/// What a share of 1 is, in the unit of bounds. Of a disk whose capacity nobody configured that is all that the tier may
+/// have: what others may have there says nothing of it.
+fn whole(tier: &TierSpec, resource: Resource, hosts: &Hosts, disks: &DiskCapacities) -> f64 {
+    let ceiling = bounds_of(tier, resource).map_or(1.0, |bounds| bounds.ceiling);
+    let configured = || disks.of(&tier.host).map(|rate| Amount::Bandwidth(rate).value());
+    let whole = match resource {
+        Resource::Disk => configured(),
+        Resource::Cpu | Resource::Memory | Resource::Network => host_capacity(&tier.host, resource, hosts),
+    };
+    whole.unwrap_or(ceiling).max(1e-9)
 }
 
 /// The host has a lever for the resource.
@@ -266,6 +321,7 @@ pub(super) fn decide(
             gain: request.gains[index],
             requested: request.shares[index].part(),
             granted: granted[index].part(),
+            whole: share.whole,
         });
         share.requested = request.shares[index];
         share.granted = granted[index];
@@ -284,6 +340,7 @@ pub(super) fn decide(
         neighbour: request.model.as_ref().is_some_and(|model| model.neighbour),
         part: contention.part,
         shares,
+        elsewhere: request.give_back == GiveBack::Given,
         reason: reason(request, contention, &response, spec.target_ms),
         response,
     };
@@ -300,6 +357,12 @@ pub(super) fn decide(
         }
         managed.status.missed = 0;
     }
+    let was_elsewhere = managed.status.decision.as_ref().is_some_and(|before| before.elsewhere);
+    if decision.elsewhere && !was_elsewhere {
+        let mean_ms = decision.response.mean_ms().unwrap_or_default();
+        let (application, target_ms) = (spec.name.clone(), spec.target_ms);
+        outputs.event(Event::BottleneckElsewhere { application, mean_ms, target_ms });
+    }
     if news {
         outputs.event(Event::SharesMoved { decision: decision.clone() });
     }
@@ -313,6 +376,11 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
     } else {
         String::new()
     };
+    let back = match request.give_back {
+        GiveBack::None => "",
+        GiveBack::Given => "; more CPU and disk changes nothing, its bottleneck is elsewhere: they are given back",
+        GiveBack::Restored => "; what was given back is restored",
+    };
     if request.error.is_none() {
         let why = match response {
             ResponseTime::Mean { .. } => "what was seen cannot be used".to_owned(),
@@ -324,7 +392,7 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
         };
         let grows = request.bounds.iter().any(|(present, most)| most > present);
         let held = if grows { "what is used up grows and all else is held" } else { "every share is held" };
-        return format!("{held}: {why}{floors}");
+        return format!("{held}: {why}{back}{floors}");
     }
     let mean_ms = response.mean_ms().unwrap_or_default();
     let beyond = mean_ms / target_ms - 1.0;
@@ -340,7 +408,7 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
         String::new()
     };
     format!(
-        "{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {side} target{reach}{cut}{floors}",
+        "{mean_ms:.1} ms against {target_ms:.1} ms, {:.0} % {side} target{back}{reach}{cut}{floors}",
         beyond.abs() * 100.0
     )
 }

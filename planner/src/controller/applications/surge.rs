@@ -10,11 +10,12 @@ use gleaner_types::id::{ApplicationId, HostId};
 use gleaner_types::report::HostReport;
 
 use super::Applications;
-use super::control::used_of;
-use super::managed::{Managed, REPORTED_CHANGE, TierShare, movable};
+use super::limited::{in_force, used_of};
+use super::managed::{Managed, REPORTED_CHANGE, TierShare, bounds_of, movable};
 use crate::balance::surge::{SLOW, STRAINED_S, is_strained, raised};
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
+use crate::controller::interface::Settings;
 use crate::controller::outputs::Outputs;
 
 /// Questions to a source about one control interval before its end, because a source may average over what was before.
@@ -23,11 +24,12 @@ const MOST_QUESTIONS: u32 = 3;
 impl Applications {
     /// Books for how long CPU shares on a host have looked like a surge.
     pub(super) fn strain(&mut self, report: &HostReport, hosts: &Hosts) {
-        let Some(cores) = hosts.facts(&report.host).map(|facts| f64::from(facts.cores)) else { return };
         for managed in self.managed.values_mut() {
             let is_limited = managed.is_limited();
+            let amounts: Vec<f64> = managed.shares.iter().map(|own| in_force(managed, own, hosts)).collect();
             let tiers = &managed.status.spec.tiers;
-            for share in managed.shares.iter_mut().filter(|share| share.resource == Resource::Cpu) {
+            let own = managed.shares.iter_mut().zip(amounts);
+            for (share, amount) in own.filter(|(share, _)| share.resource == Resource::Cpu) {
                 let tier = &tiers[share.tier];
                 if tier.host != report.host {
                     continue;
@@ -35,7 +37,6 @@ impl Applications {
                 let sample = report.workloads.iter().find(|sample| sample.id == tier.workload);
                 let used = sample.and_then(|sample| sample.cpu.value()).map(|cpu| cpu.percent());
                 let waited = sample.and_then(|sample| sample.cpu_wait.value()).map_or(0.0, |wait| wait.percent());
-                let amount = share.granted.part() * cores * 100.0;
                 let part = used.and_then(|used| used_of((used, 1.0), waited, amount, true)).filter(|_| is_limited);
                 let last = share.last_used.map(|last| last / amount.max(1e-9));
                 let is_strained = part.is_some_and(|part| is_strained(part, last));
@@ -66,6 +67,7 @@ impl Applications {
         name: &ApplicationId,
         response: &ResponseTime,
         hosts: &Hosts,
+        settings: &Settings,
         outputs: &mut Outputs,
     ) {
         let Some(managed) = self.managed.get_mut(name).filter(|managed| managed.surge.awaits) else { return };
@@ -80,8 +82,10 @@ impl Applications {
         if !is_surge || !is_usable || !managed.is_limited() {
             return;
         }
+        // Parts of one whole are compared.
+        self.rescale(hosts, settings);
         let Some(managed) = self.managed.get(name) else { return };
-        let raised: Vec<Share> = managed.shares.iter().map(|own| self.raise(managed, own, hosts)).collect();
+        let raised: Vec<Share> = managed.shares.iter().map(|own| self.raise(managed, own, hosts, settings)).collect();
         let grows = |(own, raised): (&TierShare, &Share)| raised.part() - own.granted.part() >= REPORTED_CHANGE;
         if !managed.shares.iter().zip(&raised).any(grows) {
             return;
@@ -99,14 +103,21 @@ impl Applications {
 
     /// A share and its part of what no application has of its host, up to its ceiling. Memory stays, because a cache fills
     /// whatever there is.
-    fn raise(&self, managed: &Managed, own: &TierShare, hosts: &Hosts) -> Share {
-        let host = &managed.status.spec.tiers[own.tier].host;
+    fn raise(&self, managed: &Managed, own: &TierShare, hosts: &Hosts, settings: &Settings) -> Share {
+        let tier = &managed.status.spec.tiers[own.tier];
+        let host = &tier.host;
         if own.resource == Resource::Memory || !movable(hosts, host, own.resource) {
             return own.granted;
         }
+        let ceiling =
+            bounds_of(tier, own.resource).map_or(own.granted, |bounds| Share::clamped(bounds.ceiling / own.scale()));
+        if own.resource == Resource::Disk && settings.disks.of(host).is_none() {
+            // It is not divided: what others have of it leaves no less.
+            return Share::clamped(ceiling.part().max(own.granted.part()));
+        }
         let here = self.granted_on(managed, host, own.resource);
         let all: f64 = self.managed.values().map(|other| self.granted_on(other, host, own.resource)).sum();
-        raised(own.granted, here, all, self.ceiling(managed, own, hosts))
+        raised(own.granted, here, all, ceiling)
     }
 
     /// What an application may use of a host now.

@@ -7,12 +7,17 @@ use gleaner_types::report::{Capability, Offer, WorkloadSample};
 
 use super::*;
 
+mod elsewhere;
+mod grants;
+
 /// Services on one host of four cores: each needs so much CPU, in percent of a core, for its target of 100 ms.
 struct Services {
     bench: Bench,
     needs: BTreeMap<&'static str, f64>,
     /// Limits in force.
     limits: BTreeMap<&'static str, f64>,
+    /// Those of disks, in MB/s.
+    disks: BTreeMap<&'static str, f64>,
     /// The volunteer's cap in force.
     volunteer: f64,
     asked: u32,
@@ -21,6 +26,8 @@ struct Services {
     silent: bool,
     /// What sources say instead of a mean.
     answer: Option<ResponseTime>,
+    /// What a lock adds to every response, in milliseconds.
+    lock_ms: f64,
     /// How long services wait for the CPU, over the time that they run.
     wait: f64,
     /// A mean is pushed at so many seconds' distance, and told once: when it was told last.
@@ -51,16 +58,20 @@ fn application(text: &str, ceiling: f64) -> ApplicationSpec {
 impl Services {
     fn new(services: &[(&'static str, f64)], ceiling: f64) -> Self {
         let mut facts = facts(true);
-        facts.offers.push(Offer { capability: Capability::CpuQuota, state: Reading::Value("test".into()) });
+        for capability in [Capability::CpuQuota, Capability::DiskLimit] {
+            facts.offers.push(Offer { capability, state: Reading::Value("test".into()) });
+        }
         let mut own = Self {
             bench: Bench::new(),
             needs: services.iter().copied().collect(),
             limits: BTreeMap::new(),
+            disks: BTreeMap::new(),
             volunteer: 0.0,
             asked: 0,
             events: Vec::new(),
             silent: false,
             answer: None,
+            lock_ms: 0.0,
             wait: 0.0,
             pushed: None,
         };
@@ -83,6 +94,7 @@ impl Services {
                             Desired::Limit(limits) => {
                                 let Quota::AtMost(cap) = limits.quota else { panic!("{limits:?}") };
                                 self.limits.insert(service, cap.percent());
+                                self.disks.extend(limits.disk.read.map(|rate| (service, rate.per_sec() / 1e6)));
                             }
                             _ => _ = self.limits.remove(service),
                         }
@@ -111,7 +123,7 @@ impl Services {
 
     /// Reciprocal in the share that is in force.
     fn mean_ms(&self, service: &str) -> f64 {
-        100.0 * self.needs[service] / self.limits.get(service).copied().unwrap_or(400.0)
+        self.lock_ms + 100.0 * self.needs[service] / self.limits.get(service).copied().unwrap_or(400.0)
     }
 
     fn seconds(&mut self, seconds: u32) {
