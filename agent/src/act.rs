@@ -51,7 +51,7 @@ use self::restore::{RestoreReport, failure_event, foreign_event};
 use self::settings::whole_slots;
 pub(crate) use self::settings::within;
 pub use self::settings::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
-use self::volunteer::VolunteerError;
+use self::volunteer::{Volunteer, VolunteerError};
 pub use self::volunteer::cache::CacheChoice;
 use self::volunteer::command::VolunteerCommand;
 use crate::guard::{Guard, GuardStatus, GuardView, VolunteerClock};
@@ -588,11 +588,14 @@ impl Actor {
     /// that was started anew is held only once it is in the ledger.
     fn record_domains(&mut self) {
         let Some(guard) = self.guard.as_ref().filter(|_| !self.volunteer_domains.is_empty()) else { return };
-        let records = guard.with_volunteer(|volunteer| volunteer.records()).unwrap_or_default();
+        let have = &self.ledger.contents().records;
+        let outdated = |volunteer: &Volunteer| -> Vec<AnyLever> {
+            have.iter().filter(|have| volunteer.has_had(&have.lever)).map(|have| have.lever.clone()).collect()
+        };
+        let found = guard.with_volunteer(|volunteer| (volunteer.records(), outdated(volunteer)));
+        let Some((records, outdated)) = found else { return };
         let updated = self.ledger.update(|contents| {
-            contents
-                .records
-                .retain(|have| have.target != Target::Volunteer || !matches!(have.lever, AnyLever::Domain(_)));
+            contents.records.retain(|have| !outdated.contains(&have.lever));
             contents.records.extend(records.iter().cloned());
         });
         match updated {

@@ -46,6 +46,7 @@ use super::settings::{ActSettings, Bound, VolunteerChoice};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::launch::shell;
 use crate::launch::tmp::Tmp;
+use crate::levers::AnyLever;
 
 /// The least ceiling a volunteer in a cgroup can have, in percent of a core: the kernel's least quota of
 /// 1 ms in the volunteer's period of 20 ms.
@@ -370,6 +371,11 @@ impl Volunteer {
             Containment::Domains(volunteer) => volunteer.records(),
             _ => Vec::new(),
         }
+    }
+
+    /// What the ledger has of this lever is replaced by [`Self::records`].
+    pub(super) fn has_had(&self, lever: &AnyLever) -> bool {
+        matches!(&self.containment, Containment::Domains(volunteer) if volunteer.has_had(lever))
     }
 
     /// These records are in the ledger.

@@ -30,7 +30,17 @@ impl Actor {
             self.levers = Levers::without_volunteer(true, vec![weakness.to_owned()]);
             return Ok(());
         }
-        let volunteer = Volunteer::open(settings, hierarchies, &mut self.ledger)?;
+        let volunteer = match Volunteer::open(settings, hierarchies, &mut self.ledger) {
+            Err(error) if settings.volunteer == VolunteerChoice::Domain && error.is_absence() => {
+                // At boot the agent may come before the domains, and it has to sense all the same.
+                let weakness =
+                    format!("there is no volunteer: {}; start the agent again once it can be had", chain(&error));
+                tracing::warn!("{weakness}");
+                self.levers = Levers::without_volunteer(true, vec![weakness]);
+                return Ok(());
+            }
+            opened => opened?,
+        };
         let paths = MeterPaths::detect(hierarchies, &settings.roots.root);
         match Meter::open(&paths, &volunteer.usage()) {
             Ok(meter) => {
@@ -135,5 +145,26 @@ impl Actor {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::act::ActSettings;
+
+    #[test]
+    fn an_agent_whose_domains_are_not_there_starts_without_a_volunteer_and_says_why() {
+        let state = tempfile::tempdir().unwrap();
+        let settings = ActSettings {
+            acting: true,
+            volunteer: VolunteerChoice::Domain,
+            volunteer_domains: vec!["no-such-domain".to_owned()],
+            ..ActSettings::observing(state.path().to_owned())
+        };
+        let (actor, _) = Actor::open(settings, &Hierarchies::of_this_machine()).unwrap();
+        assert_eq!(actor.volunteer_kind(), &gleaner_types::report::VolunteerKind::None);
+        assert!(actor.levers().acting && actor.guard_status().is_none());
+        assert!(actor.levers().weaknesses[0].starts_with("there is no volunteer: "), "{:?}", actor.levers());
     }
 }

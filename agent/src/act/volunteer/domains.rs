@@ -6,6 +6,7 @@
 //! lets it run: Gleaner ends no pause but its own. The helper pauses them by itself when nobody looks after them
 //! (`crate::xen`); such a pause is no foreign write.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Instant;
 
@@ -33,6 +34,10 @@ struct Member {
     name: String,
     /// Since it was found running; `None` while it is gone, or somebody else has not let it run yet.
     taken: Option<Taken>,
+    /// Numbers under which it was taken.
+    had: BTreeSet<u32>,
+    /// What an earlier agent set on it and could not put back, as the ledger has it.
+    left: Vec<Record>,
 }
 
 /// A domain from when it was found running to its end.
@@ -109,8 +114,8 @@ impl DomainVolunteer {
     /// # Errors
     /// [`VolunteerError`]; what was set by then is put back.
     pub(super) fn open(names: &[String], ledger: &mut Ledger) -> Result<Self, VolunteerError> {
-        let member = |domain: Domain| Member { uuid: domain.uuid, name: domain.name, taken: None };
-        let members = named(names)?.into_iter().map(member).collect();
+        let left = &ledger.contents().records;
+        let members = named(names)?.into_iter().map(|domain| Member::new(domain.uuid, domain.name, left)).collect();
         let mut volunteer = Self { members, lapses: xen::lapses(), watched: Vec::new() };
         let begun = volunteer.begin(ledger);
         if let Err(error) = begun {
@@ -123,7 +128,10 @@ impl DomainVolunteer {
     fn begin(&mut self, ledger: &mut Ledger) -> Result<(), VolunteerError> {
         self.refresh()?;
         let records = self.records();
-        ledger.update(|contents| contents.records.extend(records.iter().cloned()))?;
+        ledger.update(|contents| {
+            contents.records.retain(|have| !self.has_had(&have.lever));
+            contents.records.extend(records.iter().cloned());
+        })?;
         self.was_recorded(&records);
         for member in &mut self.members {
             match &mut member.taken {
@@ -137,6 +145,12 @@ impl DomainVolunteer {
     /// What was found and what is Gleaner's, as of now: for the ledger.
     pub(super) fn records(&self) -> Vec<Record> {
         self.members.iter().filter_map(|member| member.taken.as_ref()).flat_map(Taken::records).collect()
+    }
+
+    /// What the ledger has of this lever is replaced by [`Self::records`]: it is of a domain that is taken, or was.
+    pub(super) fn has_had(&self, lever: &AnyLever) -> bool {
+        let AnyLever::Domain(DomainLever { uuid, id: Some(id), .. }) = lever else { return false };
+        self.members.iter().any(|member| member.uuid == *uuid && member.had.contains(id))
     }
 
     /// These records are in the ledger: the domains that they are of may be changed.
@@ -182,14 +196,15 @@ impl DomainVolunteer {
     /// so that a later one of the helper's is not taken for them.
     fn refresh(&mut self) -> Result<Vec<ForeignWrite>, LeverError> {
         let (mut result, mut met) = (Ok(()), Vec::new());
+        let seen = xen::lapses();
         for member in &mut self.members {
             match member.refresh(self.lapses) {
                 Ok(found) => met.extend(found),
                 Err(error) => result = Err(error),
             }
         }
-        self.lapses = xen::lapses();
-        result.map(|()| met)
+        // Whoever could not be looked at may have been paused by the helper: the next look has to know.
+        result.map(|()| self.lapses = seen).map(|()| met)
     }
 
     /// Holds all of them together to `limit`, or freezes them. Those that are there have equal parts of it. An error of
@@ -201,7 +216,9 @@ impl DomainVolunteer {
         now: Instant,
     ) -> Result<Vec<ForeignWrite>, VolunteerError> {
         let mut met = Vec::new();
-        let mut result: Result<(), VolunteerError> = match self.refresh() {
+        let refreshed = self.refresh();
+        let looked = refreshed.is_ok();
+        let mut result: Result<(), VolunteerError> = match refreshed {
             Ok(found) => {
                 met.extend(found);
                 self.watch().map_err(VolunteerError::Watch)
@@ -217,7 +234,12 @@ impl DomainVolunteer {
                 Quota::AtMost(part) => Quota::AtMost(part.min(taken.most)),
                 Quota::Unlimited => Quota::Unlimited,
             };
-            match taken.hold.enforce(part, frozen || result.is_err(), now) {
+            // After a look that failed a pause may be the helper's or somebody else's, which the next look tells.
+            let held = match looked {
+                true => taken.hold.enforce(part, frozen || result.is_err(), now),
+                false => taken.hold.stop().map(|()| Vec::new()),
+            };
+            match held {
                 Ok(found) => met.extend(found),
                 // It has ended since, which the next look takes in.
                 Err(error) if error.fault() == Fault::Absent => {}
@@ -230,10 +252,7 @@ impl DomainVolunteer {
 
     /// Foreign writes since the last call; each is returned once, before an error that the next call meets again.
     pub(super) fn foreign_writes(&mut self) -> Result<Vec<ForeignWrite>, LeverError> {
-        let (mut met, mut result) = match self.refresh() {
-            Ok(met) => (met, Ok(())),
-            Err(error) => (Vec::new(), Err(error)),
-        };
+        let (mut met, mut result) = (self.refresh()?, Ok(()));
         for managed in self.held_mut().flat_map(|taken| taken.hold.levers_mut()) {
             match managed.foreign_write() {
                 Ok(found) => met.extend(found),
@@ -277,11 +296,19 @@ impl Seen {
 }
 
 impl Taken {
-    fn of(uuid: &str, state: &DomainState) -> Result<Self, LeverError> {
+    /// `left`: what an earlier agent set and could not put back. It is Gleaner's still, and what that agent found is what
+    /// is put back in the end.
+    fn of(uuid: &str, state: &DomainState, left: &[Record]) -> Result<Self, LeverError> {
         let manage = |kind| {
             let lever = DomainLever { uuid: uuid.to_owned(), id: Some(state.id), kind };
-            let original = lever.of(state).map_err(|source| LeverError::Read { what: lever.to_string(), source })?;
-            Ok::<Managed, LeverError>(Managed::new(AnyLever::Domain(lever), original))
+            let current = lever.of(state).map_err(|source| LeverError::Read { what: lever.to_string(), source })?;
+            let lever = AnyLever::Domain(lever);
+            let Some(left) = left.iter().find(|left| left.lever == lever && left.is_ours(&current)) else {
+                return Ok(Managed::new(lever, current));
+            };
+            let mut managed = Managed::new(lever, left.original.clone());
+            managed.was_set(current);
+            Ok::<Managed, LeverError>(managed)
         };
         let yielding = (manage(DomainKind::Weight)?, LEAST_WEIGHT);
         let hold = Hold::new(yielding, (manage(DomainKind::Cap)?, PERIOD_US), manage(DomainKind::Paused)?);
@@ -304,6 +331,21 @@ impl Taken {
 }
 
 impl Member {
+    /// One that is not taken yet. `records`: what the ledger has.
+    fn new(uuid: String, name: String, records: &[Record]) -> Self {
+        let is_left = |record: &&Record| matches!(&record.lever, AnyLever::Domain(lever) if lever.uuid == uuid);
+        let left = records.iter().filter(|record| record.target == Target::Volunteer).filter(is_left).cloned().collect();
+        Self { uuid, name, taken: None, had: BTreeSet::new(), left }
+    }
+
+    /// A domain in this state is paused by an earlier agent or its helper.
+    fn is_left_paused(&self, state: &DomainState) -> bool {
+        let lever = DomainLever { uuid: self.uuid.clone(), id: Some(state.id), kind: DomainKind::Paused };
+        let lever = AnyLever::Domain(lever);
+        let is_left = |left: &Record| left.lever == lever && left.is_ours(&LeverValue::Frozen(true));
+        state.paused && self.left.iter().any(is_left)
+    }
+
     /// `lapses`: pauses by a helper that are known of.
     fn refresh(&mut self, lapses: u64) -> Result<Option<ForeignWrite>, LeverError> {
         let state = match xen::state(&self.uuid) {
@@ -337,11 +379,13 @@ impl Member {
         freezer.foreign_write()
     }
 
-    /// Takes the domain in this state, unless somebody else has it paused.
+    /// Takes the domain in this state, unless somebody else than an earlier agent has it paused.
     fn take_new(&mut self, state: &DomainState) -> Result<Option<ForeignWrite>, LeverError> {
-        if Seen::of(state, None) == Seen::New {
-            tracing::info!(domain = self.name, id = state.id, "a domain of the volunteer was found running");
-            self.taken = Some(Taken::of(&self.uuid, state)?);
+        let is_left_paused = self.is_left_paused(state);
+        if is_left_paused || Seen::of(state, None) == Seen::New {
+            tracing::info!(domain = self.name, id = state.id, is_left_paused, "a domain is taken as the volunteer's");
+            self.taken = Some(Taken::of(&self.uuid, state, &self.left)?);
+            self.had.insert(state.id);
         }
         Ok(None)
     }
@@ -413,7 +457,7 @@ mod tests {
         assert_eq!(Seen::of(&state(3, true), Some(3)), Seen::Same, "by Gleaner, or told as a foreign write");
         assert_eq!(Seen::of(&state(4, true), Some(3)), Seen::NotYet, "it may still be built");
         assert_eq!(Seen::of(&state(4, false), Some(3)), Seen::New);
-        let mut member = Member { uuid: "u".to_owned(), name: "one".to_owned(), taken: None };
+        let mut member = Member::new("u".to_owned(), "one".to_owned(), &[]);
         member.take_new(&state(3, true)).unwrap();
         assert!(member.taken.is_none());
         member.take_new(&state(3, false)).unwrap();
@@ -422,11 +466,8 @@ mod tests {
 
     #[test]
     fn what_is_found_is_recorded_of_this_run_before_it_may_be_changed() {
-        let member = Member {
-            uuid: "u".to_owned(),
-            name: "one".to_owned(),
-            taken: Some(Taken::of("u", &state(3, false)).unwrap()),
-        };
+        let mut member = Member::new("u".to_owned(), "one".to_owned(), &[]);
+        member.take_new(&state(3, false)).unwrap();
         let mut volunteer = DomainVolunteer { members: vec![member], lapses: 0, watched: Vec::new() };
         assert!(!volunteer.is_occupied());
         let records = volunteer.records();
@@ -443,6 +484,35 @@ mod tests {
         assert!(!volunteer.is_occupied(), "that was another run of it");
         volunteer.was_recorded(&records);
         assert!(volunteer.is_occupied());
+    }
+
+    #[test]
+    fn what_an_earlier_agent_left_stays_recorded_and_its_pause_counts_as_gleaners() {
+        let record = |id, kind, original, ours: &[LeverValue]| Record {
+            target: Target::Volunteer,
+            lever: AnyLever::Domain(DomainLever { uuid: "u".to_owned(), id: Some(id), kind }),
+            original,
+            ours: ours.to_vec(),
+        };
+        let cap = |percent: u64| LeverValue::Quota { quota_us: Some(percent * 1_000), period_us: PERIOD_US };
+        let paused = |id| record(id, DomainKind::Paused, LeverValue::Frozen(false), &[]);
+        // The weight of `state` counts as Gleaner's here.
+        let weight = record(3, DomainKind::Weight, LeverValue::Weight(256), &[LeverValue::Weight(300)]);
+        let others = record(3, DomainKind::Cap, cap(5), &[cap(6)]);
+        let left = [paused(3), weight.clone(), others];
+        let member = || Member::new("u".to_owned(), "one".to_owned(), &left);
+        let mut volunteer = DomainVolunteer { members: vec![member()], lapses: 0, watched: Vec::new() };
+        assert!(left.iter().all(|record| !volunteer.has_had(&record.lever)), "not yet taken: the ledger keeps it");
+        volunteer.members[0].take_new(&state(4, true)).unwrap();
+        assert!(!volunteer.has_had(&left[0].lever), "another run of it, paused by somebody else");
+        volunteer.members[0].take_new(&state(3, true)).unwrap();
+        assert!(volunteer.has_had(&left[0].lever) && !volunteer.has_had(&paused(2).lever));
+        let records = volunteer.records();
+        assert_eq!(records[0].original, weight.original, "what was found first");
+        assert_eq!(records[1].original, cap(70), "what somebody has set since");
+        assert_eq!(records[2].original, LeverValue::Frozen(false), "so that it is let run in the end");
+        let freezer = &volunteer.members[0].taken.as_ref().unwrap().hold.freezer;
+        assert_eq!((freezer.ours(), freezer.has_drifted()), (&LeverValue::Frozen(true), false));
     }
 
     #[test]

@@ -48,6 +48,18 @@ pub enum VolunteerError {
     Registry(PathBuf, #[source] io::Error),
 }
 
+impl VolunteerError {
+    /// What should be the volunteer, or the way to it, is not there or does not work; unlike a mistake in the config, or a
+    /// ledger without which nothing may be changed.
+    pub(in crate::act) fn is_absence(&self) -> bool {
+        match self {
+            Self::Adopt(error) => matches!(error, AdoptError::NoDomain(_) | AdoptError::NoHypervisor(_)),
+            Self::AnyLever(_) | Self::Watch(_) => true,
+            _ => false,
+        }
+    }
+}
+
 /// CPUs cannot be kept free of the volunteer. The texts complete "because …".
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpareError {

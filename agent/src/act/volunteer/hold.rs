@@ -130,6 +130,15 @@ impl Hold {
         self.give_way(met)
     }
 
+    /// Freezes it and does nothing else, where nobody can tell by whom it is frozen.
+    pub(super) fn stop(&mut self) -> Result<(), LeverError> {
+        let runs = *self.freezer.ours() != LeverValue::Frozen(true) && !self.freezer.has_drifted();
+        if runs && self.freezer.lever.read()? == LeverValue::Frozen(false) {
+            self.freezer.set(LeverValue::Frozen(true))?;
+        }
+        Ok(())
+    }
+
     /// In the idle class or with the least weight, also after somebody has given that back.
     fn give_way(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), LeverError> {
         if self.yielding.has_drifted() || *self.yielding.ours() != self.least {
