@@ -94,10 +94,7 @@ impl Domains {
     }
 
     fn find(&mut self, uuid: &str, id: Option<u16>) -> Result<DomainInfo, Failure> {
-        let wanted = parse_uuid(uuid)?;
-        let found = self.hypervisor.find(&wanted, id, &mut self.infos)?;
-        let number = id.map(|id| format!(" of the number {id}")).unwrap_or_default();
-        found.ok_or_else(|| Failure::absent(format!("there is no domain {uuid}{number}")))
+        find(&self.hypervisor, &mut self.infos, uuid, id)
     }
 
     fn lapses(&self) -> u64 {
@@ -106,7 +103,8 @@ impl Domains {
 
     fn state(&mut self, uuid: &str) -> Result<State, Failure> {
         let info = self.find(uuid, None)?;
-        let parameters = self.hypervisor.has_caps().then(|| self.hypervisor.weight_and_cap(info.id)).transpose()?;
+        // A domain can be under another scheduler, by its pool of CPUs, and can be paused all the same.
+        let parameters = self.hypervisor.has_caps().then(|| self.hypervisor.weight_and_cap(info.id).ok()).flatten();
         Ok(State {
             id: info.id,
             vcpus: info.vcpus,
@@ -196,22 +194,11 @@ impl Domains {
 
     fn set(&mut self, set: &Set) -> Result<(), Failure> {
         let setting = set.setting()?;
-        let info = self.find(&set.uuid, set.id)?;
-        if info.id == CONTROL_DOMAIN {
-            return Err(Failure::forbidden("nothing is set on the control domain".into()));
-        }
         // What is set now must be told at the next question.
         self.slow_read_at = None;
+        let info = find_guest(&self.hypervisor, &mut self.infos, set)?;
         match setting {
-            // The hypervisor counts pauses: a second one would need a second end.
-            Setting::Paused(paused) if paused == info.paused => Ok(()),
-            Setting::Paused(paused) => {
-                if let Some(watchdog) = self.watchdog.as_ref().filter(|_| !paused) {
-                    // Whoever lets it run may hang before the next look.
-                    watchdog.renew(Instant::now());
-                }
-                self.hypervisor.pause(info.id, paused)
-            }
+            Setting::Paused(paused) => self.set_paused(set, paused),
             Setting::Cap(_) | Setting::Weight(_) if !self.hypervisor.has_caps() => {
                 let scheduler = self.hypervisor.scheduler();
                 Err(Failure::unsupported(format!("the scheduler {scheduler} has no caps and weights")))
@@ -223,6 +210,20 @@ impl Domains {
                 self.hypervisor.set_weight_and_cap(info.id, weight, cap)
             }
             Setting::MemoryTarget(bytes) => self.set_target(&info, bytes),
+        }
+    }
+
+    /// The hypervisor counts pauses: a second one would need a second end. So the watchdog must not pause between the look
+    /// and the pause.
+    fn set_paused(&mut self, set: &Set, paused: bool) -> Result<(), Failure> {
+        let (hypervisor, infos) = (&self.hypervisor, &mut self.infos);
+        let mut pause = || match find_guest(hypervisor, infos, set)? {
+            info if info.paused == paused => Ok(()),
+            info => hypervisor.pause(info.id, paused),
+        };
+        match &self.watchdog {
+            Some(watchdog) => watchdog.without_it(!paused, Instant::now(), pause),
+            None => pause(),
         }
     }
 
@@ -242,6 +243,25 @@ impl Domains {
         }
         let written = store.write(&format!("{path}/target"), &kib.to_string());
         written.map_err(|error| Failure::io(format!("failed to write the memory target of domain {}", info.id), &error))
+    }
+}
+
+fn find(
+    hypervisor: &Hypervisor,
+    infos: &mut Vec<DomainInfo>,
+    uuid: &str,
+    id: Option<u16>,
+) -> Result<DomainInfo, Failure> {
+    let found = hypervisor.find(&parse_uuid(uuid)?, id, infos)?;
+    let number = id.map(|id| format!(" of the number {id}")).unwrap_or_default();
+    found.ok_or_else(|| Failure::absent(format!("there is no domain {uuid}{number}")))
+}
+
+/// The domain that a setting is for.
+fn find_guest(hypervisor: &Hypervisor, infos: &mut Vec<DomainInfo>, set: &Set) -> Result<DomainInfo, Failure> {
+    match find(hypervisor, infos, &set.uuid, set.id)? {
+        info if info.id == CONTROL_DOMAIN => Err(Failure::forbidden("nothing is set on the control domain".into())),
+        info => Ok(info),
     }
 }
 
