@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub(crate) use self::guarding::{DomainState, Run, lapses, look, state, unwatch, watch};
+pub(crate) use self::guarding::{DomainState, Run, has_lapsed_since, lapses, look, state, unwatch, watch, withhold};
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};
 

@@ -443,7 +443,8 @@ mod tests {
         let running = step(DomainKind::Paused, LeverValue::Frozen(false));
         assert_eq!(not_put_back(&mut report, running, not_kept()), None, "trying again would end it");
         assert_eq!((report.foreign.len(), report.failed.len()), (1, 0), "{report:?}");
-        for other in [step(DomainKind::Paused, LeverValue::Frozen(true)), step(DomainKind::Cap, LeverValue::Weight(1))] {
+        for other in [step(DomainKind::Paused, LeverValue::Frozen(true)), step(DomainKind::Cap, LeverValue::Weight(1))]
+        {
             assert_eq!(not_put_back(&mut report, other.clone(), not_kept()), Some(other.lever));
         }
         assert_eq!((report.foreign.len(), report.failed.len()), (1, 2), "{report:?}");

@@ -4,8 +4,8 @@
 //! volunteer.
 //!
 //! The helper pauses the volunteer's domains when no look came for as long as the lease, or when its pipe closes. One that
-//! fails is ended and replaced at the next question, so that whoever is told of the failure can pause them through the new
-//! one at once.
+//! fails is given up, upon which it pauses them, and is replaced at the next question, so that whoever is told of the failure
+//! can pause them through the new one at once.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -14,12 +14,14 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::helper::{Helper, PROGRAM, not_of_a_domain, refusal, refused};
+use super::helper::{self, Helper, PROGRAM, not_of_a_domain, refusal, refused};
 
 /// How long the helper lets the volunteer run without a look, in ms. (Chosen: twenty looks.)
 const LEASE_MS: u64 = 1_000;
 /// How long no helper is started after one that could not be. (Chosen.)
 const REST: Duration = Duration::from_secs(1);
+/// One that fails so soon after another is not replaced at once: longer than a start and a question may take. (Chosen.)
+const RELAPSE: Duration = Duration::from_secs(5);
 const LOOK: &[u8] = b"{\"look\":{}}\n";
 
 static GUARDING: Mutex<Guarding> = Mutex::new(Guarding::new());
@@ -69,6 +71,10 @@ struct Guarding {
     helper: Option<Helper>,
     /// When none could be started, and why.
     failed: Option<(Instant, String)>,
+    /// When one last failed that had been started.
+    broken: Option<Instant>,
+    /// The volunteer is not as it should be: no look is asked for, so that the lease ends.
+    withheld: bool,
     /// The volunteer's domains.
     watched: Vec<Run>,
     /// Times that the volunteer may have been paused by a helper.
@@ -79,7 +85,7 @@ struct Guarding {
 
 impl Guarding {
     const fn new() -> Self {
-        Self { helper: None, failed: None, watched: Vec::new(), lapses: 0, told: 0 }
+        Self { helper: None, failed: None, broken: None, withheld: false, watched: Vec::new(), lapses: 0, told: 0 }
     }
 
     fn running(&mut self) -> io::Result<Helper> {
@@ -115,11 +121,21 @@ impl Guarding {
                 }
             }
             Err(error) => {
-                // It may have paused the volunteer at its end.
-                self.lapses += 1;
+                self.broke(Instant::now(), &error);
                 Err(not_of_a_domain(io::Error::new(error.kind(), format!("the helper {PROGRAM} failed: {error}"))))
             }
         }
+    }
+
+    /// A helper that had been started failed. The first is replaced at the next question; after a second, whoever asks does
+    /// not wait anew each time.
+    fn broke(&mut self, now: Instant, error: &io::Error) {
+        if self.broken.is_some_and(|before| now.duration_since(before) < RELAPSE) {
+            self.failed = Some((now, format!("the helper {PROGRAM} failed: {error}")));
+        }
+        self.broken = Some(now);
+        // It may have paused the volunteer at its end.
+        self.lapses += 1;
     }
 
     fn take_lapses(&mut self, answer: &Answer) {
@@ -133,8 +149,14 @@ impl Guarding {
 }
 
 fn watch_by(helper: &mut Helper, volunteers: &[Run]) -> io::Result<()> {
+    // One that fails to say that it was told may pause it all the same.
+    if !volunteers.is_empty() {
+        helper.watches(true);
+    }
     let body = json!({ "volunteers": volunteers, "lease_ms": LEASE_MS });
-    refused(helper.exchange(&json!({ "watch": body }))?).map(drop)
+    refused(helper.exchange(&json!({ "watch": body }))?)?;
+    helper.watches(!volunteers.is_empty());
+    Ok(())
 }
 
 fn with<T>(f: impl FnOnce(&mut Guarding) -> io::Result<T>) -> io::Result<T> {
@@ -150,26 +172,41 @@ fn unexpected() -> io::Error {
 /// # Errors
 /// When there is no helper that answers.
 pub(crate) fn watch(volunteers: Vec<Run>) -> io::Result<()> {
+    helper::end_in_haste(false);
     with(|guarding| {
         guarding.watched = volunteers;
         let mut helper = guarding.running()?;
-        watch_by(&mut helper, &guarding.watched)?;
+        if let Err(error) = watch_by(&mut helper, &guarding.watched) {
+            guarding.broke(Instant::now(), &error);
+            return Err(not_of_a_domain(error));
+        }
         guarding.helper = Some(helper);
         Ok(())
     })
 }
 
+/// From now on no look is asked for, because the volunteer could not be held, or it is again. Without looks the helper pauses
+/// it when the lease ends.
+pub(crate) fn withhold(withheld: bool) {
+    GUARDING.lock().unwrap_or_else(PoisonError::into_inner).withheld = withheld;
+}
+
 /// There is no volunteer any more: nothing pauses its domains. A helper that does not take that is ended.
 pub(crate) fn unwatch() {
+    helper::end_in_haste(true);
     // What fails here leaves no helper, and a new one knows of no volunteer.
-    _ = with(|guarding| {
+    let taken = with(|guarding| {
         guarding.watched = Vec::new();
+        guarding.withheld = false;
         if let Some(mut helper) = guarding.helper.take() {
             watch_by(&mut helper, &[])?;
             guarding.helper = Some(helper);
         }
         Ok(())
     });
+    if taken.is_err() {
+        helper::end_in_haste(true);
+    }
 }
 
 /// What the volunteer and everybody else used. It is the sign of life that lets the volunteer run on.
@@ -177,9 +214,14 @@ pub(crate) fn unwatch() {
 /// # Errors
 /// `NotFound` when the volunteer has no domain; when there is no helper, or it failed.
 pub(crate) fn look() -> io::Result<Look> {
-    let looked = with(|guarding| match guarding.watched.is_empty() {
-        true => Err(io::Error::new(io::ErrorKind::NotFound, "the volunteer has no domain")),
-        false => guarding.ask(LOOK),
+    let looked = with(|guarding| {
+        if guarding.watched.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the volunteer has no domain"));
+        }
+        if guarding.withheld {
+            return Err(io::Error::other("the volunteer could not be held"));
+        }
+        guarding.ask(LOOK)
     });
     match looked? {
         (Answer::Look(look), physical_cpus) => Ok(Look { physical_cpus, ..look }),
@@ -213,7 +255,12 @@ pub(super) fn set(uuid: &str, id: Option<u32>, key: &str, value: &Value) -> io::
 
 /// Times that a helper may have paused the volunteer by itself, as of the last answer.
 pub(crate) fn lapses() -> u64 {
-    GUARDING.lock().unwrap_or_else(PoisonError::into_inner).lapses
+    GUARDING.lock().unwrap_or_else(PoisonError::into_inner).lapses + helper::ended()
+}
+
+/// A helper may have paused the volunteer since there were so many lapses, or may do so now.
+pub(crate) fn has_lapsed_since(lapses: u64) -> bool {
+    helper::is_one_ending() || self::lapses() != lapses
 }
 
 #[cfg(test)]
@@ -233,6 +280,19 @@ mod tests {
             guarding.take_lapses(&parse(text));
             assert_eq!(guarding.lapses, lapses, "{text}");
         }
+    }
+
+    #[test]
+    fn a_helper_that_fails_is_replaced_at_once_but_not_again_and_again() {
+        let (mut guarding, error) = (Guarding::new(), io::Error::other("no answer"));
+        let start = Instant::now();
+        guarding.broke(start, &error);
+        assert!(guarding.failed.is_none(), "the next question starts another");
+        guarding.broke(start + RELAPSE / 2, &error);
+        assert!(guarding.failed.is_some(), "that one failed too");
+        guarding.failed = None;
+        guarding.broke(start + RELAPSE * 2, &error);
+        assert!(guarding.failed.is_none() && guarding.lapses == 3);
     }
 
     #[test]

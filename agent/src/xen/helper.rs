@@ -5,6 +5,7 @@
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,6 +17,10 @@ const VERSION: u64 = 2;
 pub(super) const PROGRAM: &str = "gleaner-agent-xen";
 /// How long an answer may take. (Chosen.)
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a helper that was given up may take to end: its lease, and as long again. (Chosen.)
+const GRACE: Duration = Duration::from_secs(2);
+/// How often it is looked whether it has. (Chosen.)
+const END_POLL: Duration = Duration::from_millis(20);
 /// Longest answer: some 4,096 domains.
 const LONGEST: usize = 4 << 20;
 
@@ -56,28 +61,77 @@ pub(super) fn refusal(kind: &str, message: &str) -> io::Error {
     io::Error::new(kind, message.chars().take(300).collect::<String>())
 }
 
-/// A helper that runs and speaks this version. Dropping it ends it.
+/// Helpers with a watch over the volunteer that were given up and run on, and those that have ended since.
+static ENDING: AtomicU64 = AtomicU64::new(0);
+static ENDED: AtomicU64 = AtomicU64::new(0);
+/// There is no volunteer that a helper would have to pause at its end.
+static IN_HASTE: AtomicBool = AtomicBool::new(false);
+
+/// A helper that watches over the volunteer was given up and runs on: it pauses the volunteer as the last it does.
+pub(super) fn is_one_ending() -> bool {
+    ENDING.load(Ordering::SeqCst) > 0
+}
+
+/// From now on helpers that are given up are killed at once, because there is no volunteer that they should pause, or are not.
+/// In haste it waits a moment for those that are ending: none must pause what is put back next.
+pub(super) fn end_in_haste(haste: bool) {
+    IN_HASTE.store(haste, Ordering::SeqCst);
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    while haste && is_one_ending() && Instant::now() < deadline {
+        std::thread::sleep(END_POLL);
+    }
+}
+
+/// Helpers that were given up and have ended.
+pub(super) fn ended() -> u64 {
+    ENDED.load(Ordering::SeqCst)
+}
+
+/// A helper that runs and speaks this version. Dropping it closes its pipes, upon which it ends.
 #[derive(Debug)]
 pub(super) struct Helper {
-    /// Until it is ended.
-    child: Option<Child>,
+    // Fields are dropped in this order: the pipes are closed before the process is waited for.
     input: ChildStdin,
     output: ChildStdout,
+    process: Process,
     pub(super) physical_cpus: u32,
     /// What it wrote, and how much of that is answers that were given out.
     received: Vec<u8>,
     given: usize,
 }
 
-impl Drop for Helper {
+/// Its process.
+#[derive(Debug)]
+struct Process {
+    child: Option<Child>,
+    /// It has been told of the volunteer.
+    watches: bool,
+}
+
+impl Drop for Process {
     fn drop(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        _ = child.kill();
-        // One that is in the midst of a call of the hypervisor ends after it: nobody waits for that but a thread.
-        if !matches!(child.try_wait(), Ok(Some(_))) {
-            _ = std::thread::Builder::new().name("helper-end".to_owned()).spawn(move || child.wait());
-        }
+        let (Some(child), watches) = (self.child.take(), self.watches) else { return };
+        ENDING.fetch_add(u64::from(watches), Ordering::SeqCst);
+        // One that is in the midst of a call of the hypervisor ends after it: nobody waits for that but a thread. Without
+        // that thread the process ends by itself, and counts as one that is ending.
+        _ = std::thread::Builder::new().name("helper-end".to_owned()).spawn(move || {
+            end(child, &IN_HASTE);
+            ENDED.fetch_add(u64::from(watches), Ordering::SeqCst);
+            ENDING.fetch_sub(u64::from(watches), Ordering::SeqCst);
+        });
     }
+}
+
+/// Waits until the process has ended. Until another helper runs, its watchdog is the only thing that pauses the volunteer, so
+/// it is killed only after it must have done that.
+fn end(mut child: Child, in_haste: &AtomicBool) {
+    let deadline = Instant::now() + GRACE;
+    while Instant::now() < deadline && !in_haste.load(Ordering::SeqCst) && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(END_POLL);
+    }
+    // Of no effect on one that has been waited for.
+    _ = child.kill();
+    _ = child.wait();
 }
 
 impl Helper {
@@ -95,7 +149,8 @@ impl Helper {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let pipes = (child.stdin.take(), child.stdout.take());
         let (Some(input), Some(output)) = pipes else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let mut helper = Self { child: Some(child), input, output, physical_cpus: 0, received: Vec::new(), given: 0 };
+        let process = Process { child: Some(child), watches: false };
+        let mut helper = Self { input, output, process, physical_cpus: 0, received: Vec::new(), given: 0 };
         let answer = refused(helper.exchange(&json!({ "hello": { "version": VERSION } }))?)?;
         let number = |key: &str| answer.get("hello").and_then(|hello| hello.get(key)).and_then(Value::as_u64);
         helper.physical_cpus = number("physical_cpus").and_then(|cpus| u32::try_from(cpus).ok()).unwrap_or(0).max(1);
@@ -106,6 +161,11 @@ impl Helper {
                 format!("it speaks version {other:?}, this agent {VERSION}: install the two from one release"),
             )),
         }
+    }
+
+    /// It is told of the volunteer, or that there is none: whether it pauses that at its end.
+    pub(super) fn watches(&mut self, watches: bool) {
+        self.process.watches = watches;
     }
 
     /// Asks and waits for the answer.
@@ -186,6 +246,26 @@ mod tests {
         assert_eq!(answer["sample"]["domains"][0]["name"], "one");
         let error = refused(helper.exchange(&json!({ "set": {} })).unwrap()).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::NotFound, "no domain x"));
+    }
+
+    #[test]
+    fn a_helper_that_is_given_up_may_pause_first_and_is_killed_if_it_does_not_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let paused = dir.path().join("paused");
+        let script = format!("read l; sleep 0.2; touch {}", paused.display());
+        let run = |script: &str| {
+            // Nobody writes to it, and the pipe is closed at once.
+            let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+            drop(child.stdin.take());
+            child
+        };
+        end(run(&script), &AtomicBool::new(false));
+        assert!(paused.exists());
+        for (haste, least) in [(false, GRACE), (true, Duration::ZERO)] {
+            let start = Instant::now();
+            end(run("exec sleep 60"), &AtomicBool::new(haste));
+            assert!((least..Duration::from_secs(30)).contains(&start.elapsed()), "{haste}");
+        }
     }
 
     #[test]

@@ -26,6 +26,8 @@ use crate::xen::{self, Domain, DomainState};
 
 /// The least weight of credit and credit2; a domain has 256 unless somebody has set another.
 const LEAST_WEIGHT: LeverValue = LeverValue::Weight(1);
+/// What the helper caps a domain to that it cannot pause.
+const LEAST_CAP_PERCENT: u32 = 1;
 
 /// One domain of the volunteer.
 #[derive(Debug)]
@@ -246,6 +248,8 @@ impl DomainVolunteer {
                 Err(error) => result = result.and(Err(error.into())),
             }
         }
+        // What cannot be held must not go on running because it is looked at.
+        xen::withhold(result.is_err());
         result?;
         Ok(met)
     }
@@ -334,7 +338,8 @@ impl Member {
     /// One that is not taken yet. `records`: what the ledger has.
     fn new(uuid: String, name: String, records: &[Record]) -> Self {
         let is_left = |record: &&Record| matches!(&record.lever, AnyLever::Domain(lever) if lever.uuid == uuid);
-        let left = records.iter().filter(|record| record.target == Target::Volunteer).filter(is_left).cloned().collect();
+        let left =
+            records.iter().filter(|record| record.target == Target::Volunteer).filter(is_left).cloned().collect();
         Self { uuid, name, taken: None, had: BTreeSet::new(), left }
     }
 
@@ -360,19 +365,28 @@ impl Member {
                 return Err(LeverError::Read { what: format!("the state of the Xen domain {}", self.name), source });
             }
         };
+        self.see(&state, xen::has_lapsed_since(lapses))
+    }
+
+    /// The domain is in this state. `lapsed`: the helper may have paused it since the last look.
+    fn see(&mut self, state: &DomainState, lapsed: bool) -> Result<Option<ForeignWrite>, LeverError> {
         let Some(taken) = &mut self.taken else {
-            return self.take_new(&state);
+            return self.take_new(state);
         };
-        if Seen::of(&state, Some(taken.id)) != Seen::Same {
+        if Seen::of(state, Some(taken.id)) != Seen::Same {
             self.taken = None;
-            return self.take_new(&state);
+            return self.take_new(state);
+        }
+        if lapsed && !state.paused && state.cap_percent == Some(LEAST_CAP_PERCENT) {
+            // The helper could not pause it.
+            taken.hold.was_given_the_least();
         }
         taken.most = CoreShare::from_cores(state.vcpus);
         let freezer = &mut taken.hold.freezer;
         if !state.paused || freezer.has_drifted() || *freezer.ours() == LeverValue::Frozen(true) {
             return Ok(None);
         }
-        if xen::lapses() != lapses {
+        if lapsed {
             freezer.was_set(LeverValue::Frozen(true));
             return Ok(None);
         }
@@ -484,6 +498,23 @@ mod tests {
         assert!(!volunteer.is_occupied(), "that was another run of it");
         volunteer.was_recorded(&records);
         assert!(volunteer.is_occupied());
+    }
+
+    #[test]
+    fn what_the_helper_has_set_at_a_lapse_is_gleaners() {
+        let mut member = Member::new("u".to_owned(), "one".to_owned(), &[]);
+        member.take_new(&state(3, false)).unwrap();
+        let mut capped = state(3, false);
+        capped.cap_percent = Some(LEAST_CAP_PERCENT);
+        let levers = |member: &Member| member.taken.as_ref().unwrap().hold.levers().map(|lever| lever.ours().clone());
+        let [_, found, _] = levers(&member);
+        member.see(&capped, false).unwrap();
+        assert_eq!(levers(&member)[1], found, "somebody else's");
+        member.see(&capped, true).unwrap();
+        let least = LeverValue::Quota { quota_us: Some(1_000), period_us: PERIOD_US };
+        assert_eq!(levers(&member)[1..], [least, LeverValue::Frozen(false)]);
+        member.see(&state(3, true), true).unwrap();
+        assert_eq!(levers(&member)[2], LeverValue::Frozen(true));
     }
 
     #[test]

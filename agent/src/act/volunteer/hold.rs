@@ -130,6 +130,11 @@ impl Hold {
         self.give_way(met)
     }
 
+    /// Somebody on Gleaner's behalf has set the least ceiling there is.
+    pub(super) fn was_given_the_least(&mut self) {
+        self.quota.was_set(self.at_most(CoreShare::ZERO));
+    }
+
     /// Freezes it and does nothing else, where nobody can tell by whom it is frozen.
     pub(super) fn stop(&mut self) -> Result<(), LeverError> {
         let runs = *self.freezer.ours() != LeverValue::Frozen(true) && !self.freezer.has_drifted();
@@ -167,5 +172,34 @@ impl Hold {
 
     pub(super) fn take_back(&mut self) {
         self.levers_mut().into_iter().for_each(Managed::take_back);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::hierarchies::CgroupVersion;
+    use crate::levers::{AnyLever, CgroupFile};
+
+    #[test]
+    fn stopped_without_a_judgement_it_takes_no_pause_for_anybodys() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("freezer.state");
+        let managed = |kind, original| Managed::new(AnyLever::new(dir.path(), CgroupVersion::V1, kind), original);
+        let quota = LeverValue::Quota { quota_us: None, period_us: 100_000 };
+        let mut hold = Hold::new(
+            (managed(CgroupFile::Weight, LeverValue::Weight(1_024)), LeverValue::Weight(2)),
+            (managed(CgroupFile::Quota, quota), 100_000),
+            managed(CgroupFile::Freezer, LeverValue::Frozen(false)),
+        );
+        fs::write(&state, "FROZEN\n").unwrap();
+        hold.stop().unwrap();
+        assert_eq!((hold.freezer.ours(), hold.freezer.has_drifted()), (&LeverValue::Frozen(false), false));
+        fs::write(&state, "THAWED\n").unwrap();
+        hold.stop().unwrap();
+        assert_eq!(hold.freezer.lever.read().unwrap(), LeverValue::Frozen(true));
+        assert_eq!(hold.freezer.ours(), &LeverValue::Frozen(true));
     }
 }
