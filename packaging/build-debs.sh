@@ -82,5 +82,11 @@ for package in gleaner-agent gleaner-aggregator gleaner; do
     [ -n "${fast[*]}" ] || symbols "$package" "$(dpkg-deb -f "$out/$package"_*.deb Version)"
 done
 rm -f "$out"/gleaner-agent-xen_*.deb
-CARGO_TARGET_DIR=$target/agent-xen cargo deb --manifest-path agent-xen/Cargo.toml --no-build --quiet "${fast[@]}" --output "$out/" "${version[@]}"
+# Agent and helper speak with each other only if they are of one release.
+mkdir -p "$extra/xen/packaging" "$extra/xen/agent-xen"
+cp packaging/{copyright-xen,changelog} "$extra/xen/packaging/"
+cp -r agent-xen/{Cargo.toml,Cargo.lock,README.md,PROTOCOL.md,src} "$extra/xen/agent-xen/"
+of_agent=$(dpkg-deb -f "$out"/gleaner-agent_*.deb Version)
+sed -i "s/^depends = .*/depends = \"\$auto, gleaner-agent (= $of_agent)\"/" "$extra/xen/agent-xen/Cargo.toml"
+CARGO_TARGET_DIR=$target/agent-xen cargo deb --manifest-path "$extra/xen/agent-xen/Cargo.toml" --no-build --quiet "${fast[@]}" --output "$out/" "${version[@]}"
 ls -lh "$out"/gleaner*.deb | awk '{ print $5, $NF }'
