@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build-debs.sh [-v VERSION] [-n] [-f] [DIR]: builds the Debian packages gleaner-agent, gleaner-aggregator and gleaner, and for each
-# one NAME-dbgsym with its debug symbols.
+# build-debs.sh [-v VERSION] [-n] [-f] [DIR]: builds the Debian packages gleaner-agent, gleaner-aggregator and gleaner, for each
+# one NAME-dbgsym with its debug symbols, and gleaner-agent-xen, the agent's helper on Xen, which has its own licence.
 #   -v VERSION  their version; default is the workspace's
 #   -n          without building the programs: those of the last time are packed
 #   -f          fast, for tests: packed with less effort, and without symbols
@@ -32,6 +32,7 @@ command -v cargo-deb >/dev/null || {
 if [ -n "$build" ]; then
     # Chosen from the whole workspace, not by -p, which builds what they depend on once more, with other features.
     cargo build --release --locked --bin gleaner-agent --bin gleaner-aggregator --bin gleaner
+    cargo build --release --locked --manifest-path agent-xen/Cargo.toml --target-dir "$target/agent-xen"
 fi
 extra=$target/release/packaging
 rm -rf "$extra" && mkdir -p "$extra/completions"
@@ -80,4 +81,12 @@ for package in gleaner-agent gleaner-aggregator gleaner; do
     cargo deb --package "$package" --no-build --strip --quiet "${fast[@]}" --output "$out/" "${version[@]}"
     [ -n "${fast[*]}" ] || symbols "$package" "$(dpkg-deb -f "$out/$package"_*.deb Version)"
 done
+rm -f "$out"/gleaner-agent-xen_*.deb
+# Agent and helper speak with each other only if they are of one release.
+mkdir -p "$extra/xen/packaging" "$extra/xen/agent-xen"
+cp packaging/{copyright-xen,changelog} "$extra/xen/packaging/"
+cp -r agent-xen/{Cargo.toml,Cargo.lock,README.md,PROTOCOL.md,src} "$extra/xen/agent-xen/"
+of_agent=$(dpkg-deb -f "$out"/gleaner-agent_*.deb Version)
+sed -i "s/^depends = .*/depends = \"\$auto, gleaner-agent (= $of_agent)\"/" "$extra/xen/agent-xen/Cargo.toml"
+CARGO_TARGET_DIR=$target/agent-xen cargo deb --manifest-path "$extra/xen/agent-xen/Cargo.toml" --no-build --quiet "${fast[@]}" --output "$out/" "${version[@]}"
 ls -lh "$out"/gleaner*.deb | awk '{ print $5, $NF }'

@@ -2,7 +2,7 @@
 # In the clean Debian of test-debs.sh: /debs/old and /debs/new hold the packages.
 set -uo pipefail
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
-packages="gleaner gleaner-agent gleaner-aggregator"
+packages="gleaner gleaner-agent gleaner-aggregator" helper=gleaner-agent-xen
 failures=0
 check() { # WHAT COMMAND...: it must succeed
     local what=$1; shift
@@ -23,7 +23,7 @@ tree() {
 }
 same() { diff "$1" "$2"; }
 versions() { # WANTED
-    for package in $packages; do [ "$(dpkg-query -W -f '${Version}' "$package")" = "$1" ] || return 1; done
+    for package in $packages $helper; do [ "$(dpkg-query -W -f '${Version}' "$package")" = "$1" ] || return 1; done
 }
 old=$(dpkg-deb -f /debs/old/gleaner_*.deb Version) new=$(dpkg-deb -f /debs/new/gleaner_*.deb Version)
 config_changed() { grep -q '# changed' /etc/gleaner/agent.toml && grep -q '# changed' /etc/gleaner/aggregator.toml; }
@@ -33,7 +33,7 @@ tree >/tmp/before
 
 echo "install $old"
 check "the packages install, with what they depend on" dpkg -i /debs/old/*.deb
-check "all three have version $old" versions "$old"
+check "all have version $old" versions "$old"
 for program in gleaner gleaner-agent gleaner-aggregator; do
     check "$program runs" "$program" --version
     check "$program has a manual page" eval "test -s /usr/share/man/man[18]/$program.[18].gz"
@@ -47,6 +47,7 @@ check "the debug symbols are in packages of their own" eval 'for package in $pac
 for shell in bash-completion/completions/gleaner zsh/vendor-completions/_gleaner fish/vendor_completions.d/gleaner.fish; do
     check "completions: $shell" test -s "/usr/share/$shell"
 done
+check "the agent's helper for Xen is where the agent looks, with a licence of its own" eval '/usr/libexec/gleaner/$helper --version && grep -q GPL-3.0-only /usr/share/doc/$helper/copyright'
 check "the agent's config is good" gleaner-agent --check
 check "the aggregator's config is good" gleaner-aggregator --check
 check "the agent only observes" not grep -q '^enabled *= *true' /etc/gleaner/agent.toml
@@ -56,7 +57,7 @@ check "and so has the volunteer, which cannot log in" eval 'getent passwd gleane
 check "both units are enabled" eval 'enabled gleaner-agent && enabled gleaner-aggregator'
 check "systemd finds no fault with the units" systemd-analyze verify --man=no gleaner-agent.service gleaner-aggregator.service
 rm -rf /run/systemd # left by the last check
-check "what dpkg installed is as it was packed" dpkg --verify $packages
+check "what dpkg installed is as it was packed" dpkg --verify $packages $helper
 
 echo "use"
 check "an authority is made" gleaner pki init /etc/gleaner
@@ -70,7 +71,7 @@ printf '[Service]\nMemoryMax=64M\n' >/etc/systemd/system/gleaner-agent.service.d
 echo "upgrade to $new"
 key=$(sha256sum /etc/gleaner/agent.key)
 check "the packages install over the old ones" dpkg -i /debs/new/*.deb
-check "all three have version $new" versions "$new"
+check "all have version $new" versions "$new"
 check "changed configs are kept" config_changed
 check "keys are kept" test "$key" = "$(sha256sum /etc/gleaner/agent.key)"
 check "the aggregator's key is its user's alone" test "$(stat -c '%U %a' /etc/gleaner/aggregator.key)" = "gleaner 600"
@@ -79,19 +80,19 @@ check "once more, with nothing to change" dpkg -i /debs/new/*.deb
 check "back to the old version" dpkg -i /debs/old/*.deb
 
 echo "remove"
-check "the packages are removed" dpkg -r $packages
-check "programs and units are gone" none /usr/bin/gleaner* /lib/systemd/system/gleaner*
+check "the packages are removed" dpkg -r $packages $helper
+check "programs and units are gone" none /usr/libexec/gleaner /usr/bin/gleaner* /lib/systemd/system/gleaner*
 check "configs, keys and state stay" test -s /etc/gleaner/agent.toml -a -s /etc/gleaner/agent.key -a -s /var/lib/gleaner/state.redb
 check "installing again finds them" eval 'dpkg -i /debs/new/*.deb && config_changed && gleaner-agent --check'
 
 echo "purge"
-check "the agent is purged" dpkg -P gleaner-agent
+check "the agent is purged" dpkg -P gleaner-agent $helper
 check "what the aggregator needs stays" test -s /etc/gleaner/ca.crt -a -s /etc/gleaner/ca.key -a ! -e /etc/gleaner/agent.key
 check "the rest is purged" dpkg -P gleaner gleaner-aggregator
 check "no user and no group stays" not eval 'getent passwd | grep -q ^gleaner || getent group | grep -q ^gleaner'
 tree >/tmp/after
 check "everything is as before the first install ($(wc -l </tmp/before) lines of files, owners and checksums)" same /tmp/before /tmp/after
-check "the other order: aggregator before agent" eval 'dpkg -i /debs/new/*.deb && gleaner pki init /etc/gleaner && dpkg -P gleaner-aggregator gleaner gleaner-agent'
+check "the other order: aggregator before agent" eval 'dpkg -i /debs/new/*.deb && gleaner pki init /etc/gleaner && dpkg -P gleaner-aggregator gleaner gleaner-agent $helper'
 tree >/tmp/after
 check "everything is as before once more" same /tmp/before /tmp/after
 

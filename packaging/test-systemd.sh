@@ -24,6 +24,7 @@ target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_director
 work=$(mktemp -d); trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 "$here/build-debs.sh" -n -f -v "$version+upgraded" "$work/upgraded"
+rm "$work"/upgraded/gleaner-agent-xen_*.deb # the machine runs no Xen
 "$here/base.sh" "$target/packaging/base.tar"
 tests/lab/kvm/images.sh "$target/packaging/kvm"
 

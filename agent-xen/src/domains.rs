@@ -1,6 +1,7 @@
 //! The domains of this host. In: the hypervisor's counters, names and memory targets from xenstore, and questions of
-//! the agent. Out: one record per domain, or settings made. Called by `main`. Names and targets change seldom, so they
-//! are read less often than counters.
+//! the agent. Out: one record per domain, what the volunteer and the others used, or settings made. Called by `main`.
+//! Names and targets change seldom, so they are read less often than counters. The guard's questions never wait for
+//! xenstore.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,15 +11,23 @@ use xenstore_rs::Xs;
 use xenstore_rs::unix::XsUnix;
 
 use crate::backends::Backends;
-use crate::hypercall::{DomainInfo, Hypervisor};
-use crate::protocol::{Answer, Domain, Failure, Hello, Request, Set, Setting, VERSION};
+use crate::hypercall::{DomainInfo, Hypervisor, Run, Uuid};
+use crate::looks::Looks;
+use crate::protocol::{Answer, Domain, Failure, Hello, Kind, Look, Request, Set, Setting, State, VERSION, Volunteer};
+use crate::watchdog::{Paused, Watchdog};
 
 /// How long names, targets, caps and weights are taken to be as they were.
 const FRESH: Duration = Duration::from_secs(5);
+const CONTROL_DOMAIN: u16 = 0;
 const PAGE: u64 = 4096;
 const KIB: u64 = 1024;
 /// Memory a domain may hold beyond its target, as libxl leaves it (`LIBXL_MAXMEM_CONSTANT`).
 const SLACK_KIB: u64 = 1024;
+/// Bounds of the volunteer's lease in ms. (Chosen: shorter than the shortest a loaded control domain would miss by itself;
+/// longer than the longest would leave a volunteer to itself.)
+const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
+/// The least cap there is, in percent of one CPU.
+const LEAST_CAP: u16 = 1;
 
 /// What changes seldom.
 #[derive(Debug, Clone, Default)]
@@ -31,18 +40,37 @@ struct Slow {
 /// The control domain's view of all domains.
 pub(crate) struct Domains {
     hypervisor: Hypervisor,
-    store: XsUnix,
+    /// Opened when a name or a memory target is asked for.
+    store: Option<XsUnix>,
     backends: Backends,
-    slow: BTreeMap<(u16, [u8; 16]), Slow>,
+    slow: BTreeMap<(u16, Uuid), Slow>,
     slow_read_at: Option<Instant>,
+    infos: Vec<DomainInfo>,
+    looks: Looks,
+    watchdog: Option<Watchdog>,
 }
 
 impl Domains {
     pub(crate) fn open() -> Result<Self, Failure> {
         let hypervisor = Hypervisor::open()?;
-        let store = XsUnix::new().map_err(|error| Failure::io("failed to connect to xenstore".into(), &error))?;
-        let backends = Backends::new(Path::new("/sys"));
-        Ok(Self { hypervisor, store, backends, slow: BTreeMap::new(), slow_read_at: None })
+        Ok(Self {
+            hypervisor,
+            store: None,
+            backends: Backends::new(Path::new("/sys")),
+            slow: BTreeMap::new(),
+            slow_read_at: None,
+            infos: Vec::new(),
+            looks: Looks::default(),
+            watchdog: None,
+        })
+    }
+
+    fn open_store(&mut self) -> Result<(), Failure> {
+        if self.store.is_none() {
+            let store = XsUnix::new().map_err(|error| Failure::io("failed to connect to xenstore".into(), &error))?;
+            self.store = Some(store);
+        }
+        Ok(())
     }
 
     /// Answers a question.
@@ -59,12 +87,70 @@ impl Domains {
             }
             Request::Sample {} => Ok(Answer::Sample { domains: self.sample(Instant::now())? }),
             Request::Set(set) => self.set(set).map(|()| Answer::Set {}),
+            Request::State { uuid } => self.state(uuid).map(Answer::State),
+            Request::Watch { volunteers, lease_ms } => self.watch(volunteers, *lease_ms).map(|()| Answer::Watch {}),
+            Request::Look {} => self.look().map(Answer::Look),
         }
     }
 
+    fn find(&mut self, uuid: &str, id: Option<u16>) -> Result<DomainInfo, Failure> {
+        find(&self.hypervisor, &mut self.infos, uuid, id)
+    }
+
+    fn lapses(&self) -> u64 {
+        self.watchdog.as_ref().map_or(0, Watchdog::lapses)
+    }
+
+    fn state(&mut self, uuid: &str) -> Result<State, Failure> {
+        let info = self.find(uuid, None)?;
+        // A domain can be under another scheduler, by its pool of CPUs, and can be paused all the same.
+        let parameters = self.hypervisor.has_caps().then(|| self.hypervisor.weight_and_cap(info.id).ok()).flatten();
+        Ok(State {
+            id: info.id,
+            vcpus: info.vcpus,
+            cpu_ns: info.cpu_ns,
+            paused: info.paused,
+            cap_percent: parameters.map(|(_, cap)| cap),
+            weight: parameters.map(|(weight, _)| weight),
+            lapses: self.lapses(),
+        })
+    }
+
+    fn watch(&mut self, volunteers: &[Volunteer], lease_ms: u64) -> Result<(), Failure> {
+        if !LEASE_MS.contains(&lease_ms) {
+            return Err(Failure::malformed(format!("`lease_ms` is {lease_ms}; it must be from {LEASE_MS:?}")));
+        }
+        let run = |volunteer: &Volunteer| Ok(Run { id: volunteer.id, uuid: parse_uuid(&volunteer.uuid)? });
+        let volunteers = volunteers.iter().map(run).collect::<Result<Vec<Run>, Failure>>()?;
+        if self.watchdog.is_none() {
+            let own = Hypervisor::open()?;
+            let mut infos = Vec::new();
+            let pause = move |volunteers: &[Run]| pause_all(&own, volunteers, &mut infos);
+            let started = Watchdog::start(Box::new(pause));
+            self.watchdog = Some(started.map_err(|error| Failure::io("failed to start the watchdog".into(), &error))?);
+        }
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.set(volunteers, Duration::from_millis(lease_ms), Instant::now());
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<Look, Failure> {
+        self.hypervisor.list_into(self.looks.next())?;
+        let (foreground_ns, volunteer_ns) = match &self.watchdog {
+            Some(watchdog) => watchdog.with_volunteers(|volunteers| self.looks.take(volunteers)),
+            None => self.looks.take(&[]),
+        };
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.renew(Instant::now());
+        }
+        Ok(Look { foreground_ns, volunteer_ns, lapses: self.lapses() })
+    }
+
     fn sample(&mut self, now: Instant) -> Result<Vec<Domain>, Failure> {
-        let mut infos = self.hypervisor.domains()?;
-        infos.retain(|info| !info.dying);
+        self.open_store()?;
+        self.hypervisor.list_into(&mut self.infos)?;
+        let infos: Vec<DomainInfo> = self.infos.iter().filter(|info| !info.dying).copied().collect();
         let known =
             infos.len() == self.slow.len() && infos.iter().all(|info| self.slow.contains_key(&(info.id, info.uuid)));
         if !known || self.slow_read_at.is_none_or(|at| now.duration_since(at) >= FRESH) {
@@ -76,7 +162,7 @@ impl Domains {
     }
 
     fn read_slow(&self, info: &DomainInfo) -> Slow {
-        let read = |key: &str| self.store.read(&format!("/local/domain/{}/{key}", info.id)).ok();
+        let read = |key: &str| self.store.as_ref()?.read(&format!("/local/domain/{}/{key}", info.id)).ok();
         let kib = read("memory/target").and_then(|text| text.trim().parse::<u64>().ok());
         let parameters = self.hypervisor.has_caps().then(|| self.hypervisor.weight_and_cap(info.id).ok());
         Slow {
@@ -94,7 +180,7 @@ impl Domains {
             id: info.id,
             uuid: uuid_text(info.uuid),
             name: slow.name,
-            control: info.id == 0,
+            control: info.id == CONTROL_DOMAIN,
             vcpus: info.vcpus,
             cpu_ns: info.cpu_ns,
             memory_bytes: info.pages.saturating_mul(PAGE),
@@ -108,22 +194,17 @@ impl Domains {
 
     fn set(&mut self, set: &Set) -> Result<(), Failure> {
         let setting = set.setting()?;
-        let found = self.hypervisor.domains()?.into_iter().find(|info| uuid_text(info.uuid) == set.uuid && !info.dying);
-        let info = found.ok_or_else(|| Failure::absent(format!("there is no domain {:.64}", set.uuid)))?;
         // What is set now must be told at the next question.
         self.slow_read_at = None;
+        let info = find_guest(&self.hypervisor, &mut self.infos, set)?;
         match setting {
-            Setting::Paused(_) if info.id == 0 => Err(Failure::forbidden("the control domain is never paused".into())),
-            Setting::Paused(paused) if paused == info.paused => Ok(()),
-            Setting::Paused(paused) => self.hypervisor.pause(info.id, paused),
+            Setting::Paused(paused) => self.set_paused(set, paused),
             Setting::Cap(_) | Setting::Weight(_) if !self.hypervisor.has_caps() => {
                 let scheduler = self.hypervisor.scheduler();
                 Err(Failure::unsupported(format!("the scheduler {scheduler} has no caps and weights")))
             }
-            Setting::Cap(cap) => {
-                let (weight, _) = self.hypervisor.weight_and_cap(info.id)?;
-                self.hypervisor.set_weight_and_cap(info.id, weight, cap)
-            }
+            Setting::Cap(cap) => self.hypervisor.set_cap(info.id, cap),
+            Setting::Weight(0) => Err(Failure::malformed("a weight is at least 1".into())),
             Setting::Weight(weight) => {
                 let (_, cap) = self.hypervisor.weight_and_cap(info.id)?;
                 self.hypervisor.set_weight_and_cap(info.id, weight, cap)
@@ -132,20 +213,55 @@ impl Domains {
         }
     }
 
+    /// The hypervisor counts pauses: a second one would need a second end. So the watchdog must not pause between the look
+    /// and the pause.
+    fn set_paused(&mut self, set: &Set, paused: bool) -> Result<(), Failure> {
+        let (hypervisor, infos) = (&self.hypervisor, &mut self.infos);
+        let mut pause = || match find_guest(hypervisor, infos, set)? {
+            info if info.paused == paused => Ok(()),
+            info => hypervisor.pause(info.id, paused),
+        };
+        match &self.watchdog {
+            Some(watchdog) => watchdog.without_it(!paused, Instant::now(), pause),
+            None => pause(),
+        }
+    }
+
     /// As `xl mem-set`: the target in xenstore, which the domain's balloon follows. The hypervisor's own bound is raised
     /// for a target above it, and never lowered: a domain that does not follow must not be punished for it.
-    fn set_target(&self, info: &DomainInfo, bytes: u64) -> Result<(), Failure> {
+    fn set_target(&mut self, info: &DomainInfo, bytes: u64) -> Result<(), Failure> {
+        self.open_store()?;
+        let Some(store) = &self.store else { return Ok(()) };
         let path = format!("/local/domain/{}/memory", info.id);
         let kib = bytes / KIB;
-        let most = self.store.read(&format!("{path}/static-max")).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        let most = store.read(&format!("{path}/static-max")).ok().and_then(|text| text.trim().parse::<u64>().ok());
         if most.is_some_and(|most| kib > most) {
             return Err(Failure::malformed(format!("domain {} may have at most {} KiB", info.id, most.unwrap_or(0))));
         }
         if kib.saturating_add(SLACK_KIB) > info.most_pages.saturating_mul(PAGE / KIB) {
             self.hypervisor.set_most_memory(info.id, kib.saturating_add(SLACK_KIB))?;
         }
-        let written = self.store.write(&format!("{path}/target"), &kib.to_string());
+        let written = store.write(&format!("{path}/target"), &kib.to_string());
         written.map_err(|error| Failure::io(format!("failed to write the memory target of domain {}", info.id), &error))
+    }
+}
+
+fn find(
+    hypervisor: &Hypervisor,
+    infos: &mut Vec<DomainInfo>,
+    uuid: &str,
+    id: Option<u16>,
+) -> Result<DomainInfo, Failure> {
+    let found = hypervisor.find(&parse_uuid(uuid)?, id, infos)?;
+    let number = id.map(|id| format!(" of the number {id}")).unwrap_or_default();
+    found.ok_or_else(|| Failure::absent(format!("there is no domain {uuid}{number}")))
+}
+
+/// The domain that a setting is for.
+fn find_guest(hypervisor: &Hypervisor, infos: &mut Vec<DomainInfo>, set: &Set) -> Result<DomainInfo, Failure> {
+    match find(hypervisor, infos, &set.uuid, set.id)? {
+        info if info.id == CONTROL_DOMAIN => Err(Failure::forbidden("nothing is set on the control domain".into())),
+        info => Ok(info),
     }
 }
 
@@ -156,7 +272,44 @@ fn xen_version(folder: &Path) -> String {
     if major.is_empty() { "unknown".to_owned() } else { format!("{major}.{minor}{extra}") }
 }
 
-fn uuid_text(bytes: [u8; 16]) -> String {
+/// Pauses those of the volunteer's domains that run. One that cannot be paused gets the least cap. Domains are compared by
+/// number and UUID in this moment, and the control domain is never among them.
+fn pause_all(hypervisor: &Hypervisor, volunteers: &[Run], infos: &mut Vec<DomainInfo>) -> Paused {
+    let mut paused = Paused::default();
+    if volunteers.is_empty() {
+        return paused;
+    }
+    if hypervisor.list_into(infos).is_err() {
+        return Paused { some: false, failed: true };
+    }
+    let runs = |info: &&DomainInfo| volunteers.contains(&info.run()) && !info.dying && !info.paused;
+    for info in infos.iter().filter(|info| info.id != CONTROL_DOMAIN).filter(runs) {
+        match hypervisor.pause(info.id, true).or_else(|_| hypervisor.set_cap(info.id, LEAST_CAP)) {
+            Ok(()) => paused.some = true,
+            Err(error) => paused.failed |= error.kind != Kind::Absent,
+        }
+    }
+    paused
+}
+
+/// "12345678-9abc-def0-0102-030405060708".
+fn parse_uuid(text: &str) -> Result<Uuid, Failure> {
+    let malformed = || Failure::malformed(format!("`{:.64}` is no UUID of a domain", text.escape_debug().to_string()));
+    let dashes = text.bytes().enumerate().all(|(at, byte)| (byte == b'-') == [8, 13, 18, 23].contains(&at));
+    if text.len() != 36 || !dashes {
+        return Err(malformed());
+    }
+    let mut digits = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16));
+    let mut uuid = Uuid::default();
+    for byte in &mut uuid {
+        let pair = digits.next().flatten().zip(digits.next().flatten());
+        let (high, low) = pair.ok_or_else(malformed)?;
+        *byte = u8::try_from(high * 16 + low).map_err(|_| malformed())?;
+    }
+    Ok(uuid)
+}
+
+fn uuid_text(bytes: Uuid) -> String {
     let mut text = String::with_capacity(36);
     for (index, byte) in bytes.iter().enumerate() {
         if [4, 6, 8, 10].contains(&index) {
@@ -175,6 +328,12 @@ mod tests {
     fn uuids_and_versions() {
         let bytes = [0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0, 1, 2, 3, 4, 5, 6, 7, 8];
         assert_eq!(uuid_text(bytes), "12345678-9abc-def0-0102-030405060708");
+        assert_eq!(parse_uuid("12345678-9ABC-def0-0102-030405060708"), Ok(bytes));
+        let long = "9".repeat(60_000);
+        for bad in ["", "12345678-9abc-def0-0102-03040506070", "12345678-9abc-def0-0102-03040506070x", "é", &long] {
+            assert!(parse_uuid(bad).is_err(), "{bad}");
+        }
+        assert!(parse_uuid("123456789abc-def0-0102-030405060708-").is_err());
         let root = tempfile::tempdir().unwrap();
         assert_eq!(xen_version(root.path()), "unknown");
         for (name, text) in [("major", "4\n"), ("minor", "17\n"), ("extra", ".5\n")] {

@@ -24,7 +24,7 @@ const DOMCTL_SCHEDULER: u32 = 16;
 const SCHEDULER_PUT: u32 = 0;
 const SCHEDULER_GET: u32 = 1;
 
-/// Interface versions of Xen 4.17 to 4.20, of which 4.17 was tried.
+/// Interface versions of Xen 4.17 to 4.21, of which 4.17 was tried.
 const SYSCTL_VERSIONS: [u32; 1] = [0x15];
 const DOMCTL_VERSIONS: [u32; 3] = [0x15, 0x16, 0x17];
 
@@ -36,6 +36,8 @@ const DYING: u32 = 1 << 0;
 const PAGE: usize = 4096;
 /// `sizeof(struct xen_domctl_getdomaininfo)`.
 const DOMAIN_INFO: usize = 112;
+/// Number of a domain that is not there.
+const NO_DOMAIN: u16 = 0x7fee;
 /// Most domains in one answer.
 pub(crate) const MOST_DOMAINS: usize = 4096;
 /// The argument's page, and room for the list of domains.
@@ -50,6 +52,16 @@ struct Call {
 /// `_IOC(_IOC_NONE, 'P', 0, sizeof(struct privcmd_hypercall))`
 const IOCTL_HYPERCALL: libc::c_ulong = (size_of::<Call>() as libc::c_ulong) << 16 | (b'P' as libc::c_ulong) << 8;
 
+/// What a domain is called by the hypervisor, whatever its number.
+pub(crate) type Uuid = [u8; 16];
+
+/// A domain from one start to its end: started anew it has another number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) id: u16,
+    pub(crate) uuid: Uuid,
+}
+
 /// The way to the hypervisor, with memory that it can read.
 #[derive(Debug)]
 pub(crate) struct Hypervisor {
@@ -61,17 +73,49 @@ pub(crate) struct Hypervisor {
     _memory: File,
 }
 
+// SAFETY: the memory is a mapping that is shared with the hypervisor alone and belongs to no thread; nothing but this value
+// points to it.
+unsafe impl Send for Hypervisor {}
+
 /// What the hypervisor knows of a domain.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DomainInfo {
     pub(crate) id: u16,
-    pub(crate) uuid: [u8; 16],
+    pub(crate) uuid: Uuid,
     pub(crate) paused: bool,
     pub(crate) dying: bool,
     pub(crate) pages: u64,
     pub(crate) most_pages: u64,
     pub(crate) cpu_ns: u64,
     pub(crate) vcpus: u32,
+}
+
+impl DomainInfo {
+    pub(crate) fn run(&self) -> Run {
+        Run { id: self.id, uuid: self.uuid }
+    }
+}
+
+impl Drop for Hypervisor {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `open` with this length; nothing but this value points to it.
+        unsafe { libc::munmap(self.buffer.cast(), BUFFER) };
+    }
+}
+
+/// Tries versions of an interface until the hypervisor takes one. Answers it with what it said.
+///
+/// # Errors
+/// Unsupported when it takes none, which it says by `EACCES`; its error when it says another.
+fn try_versions<T>(interface: &str, versions: &[u32], mut ask: impl FnMut(u32) -> io::Result<T>) -> Result<T, Failure> {
+    for version in versions {
+        match ask(*version) {
+            Ok(answer) => return Ok(answer),
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => {}
+            Err(error) => return Err(Failure::io(format!("failed to ask the hypervisor by {interface}"), &error)),
+        }
+    }
+    Err(Failure::unsupported(format!("the hypervisor takes no {interface} version of {versions:#x?}")))
 }
 
 impl Hypervisor {
@@ -97,24 +141,18 @@ impl Hypervisor {
     }
 
     fn find_versions(&mut self) -> Result<(), Failure> {
-        for version in SYSCTL_VERSIONS {
+        self.scheduler = try_versions("sysctl", &SYSCTL_VERSIONS, |version| {
             self.sysctl_version = version;
-            if let Ok(scheduler) = self.sched_id() {
-                self.scheduler = scheduler;
-                for version in DOMCTL_VERSIONS {
-                    self.domctl_version = version;
-                    // A domain that cannot be there: the version is right when that is what is wrong.
-                    match self.scheduler_call(0x7fee, SCHEDULER_GET, None) {
-                        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {}
-                        _ => return Ok(()),
-                    }
-                }
-                return Err(Failure::unsupported(format!(
-                    "the hypervisor takes no domctl version of {DOMCTL_VERSIONS:#x?}"
-                )));
+            self.sched_id()
+        })?;
+        try_versions("domctl", &DOMCTL_VERSIONS, |version| {
+            self.domctl_version = version;
+            match self.scheduler_call(NO_DOMAIN, SCHEDULER_GET, None) {
+                // The version is right when only the domain is wrong, or what is asked of it.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOSYS)) => Ok(()),
+                answer => answer.map(drop),
             }
-        }
-        Err(Failure::unsupported(format!("the hypervisor takes no sysctl version of {SYSCTL_VERSIONS:#x?}")))
+        })
     }
 
     fn put<T: Copy>(&self, at: usize, value: T) {
@@ -188,8 +226,8 @@ impl Hypervisor {
         Ok(self.get(16))
     }
 
-    /// All domains, by number.
-    pub(crate) fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
+    /// All domains, by number, in place of what `domains` held: one call, whose answer is read where it is.
+    pub(crate) fn list_into(&self, domains: &mut Vec<DomainInfo>) -> Result<(), Failure> {
         let call = self.sysctl(SYSCTL_DOMAIN_LIST, |own| {
             own.put(8, 0_u16);
             own.put(12, MOST_DOMAINS as u32);
@@ -211,14 +249,27 @@ impl Hypervisor {
                 uuid: self.get(at + 76),
             }
         };
-        let domains: Vec<DomainInfo> = (0..count.min(MOST_DOMAINS)).map(one).collect();
+        domains.clear();
+        domains.extend((0..count.min(MOST_DOMAINS)).map(one));
         // With another layout than the one known here the numbers would not begin with 0 and rise.
         if domains.first().is_none_or(|first| first.id != 0) || !domains.is_sorted_by(|a, b| a.id < b.id) {
             return Err(Failure::unsupported(
                 "the hypervisor tells of domains in a layout that is not known here".into(),
             ));
         }
-        Ok(domains)
+        Ok(())
+    }
+
+    /// The domain of this name that is not about to end; with a number only while it has that one.
+    pub(crate) fn find(
+        &self,
+        uuid: &Uuid,
+        id: Option<u16>,
+        domains: &mut Vec<DomainInfo>,
+    ) -> Result<Option<DomainInfo>, Failure> {
+        self.list_into(domains)?;
+        let is_it = |domain: &&DomainInfo| domain.uuid == *uuid && id.is_none_or(|id| id == domain.id) && !domain.dying;
+        Ok(domains.iter().find(is_it).copied())
     }
 
     fn scheduler_call(&self, domain: u16, command: u32, set: Option<(u16, u16)>) -> io::Result<(u16, u16)> {
@@ -241,6 +292,11 @@ impl Hypervisor {
         })
     }
 
+    /// Sets the cap alone: a weight of 0 says that it stays as it is, so nobody's is overwritten.
+    pub(crate) fn set_cap(&self, domain: u16, cap: u16) -> Result<(), Failure> {
+        self.set_weight_and_cap(domain, 0, cap)
+    }
+
     pub(crate) fn set_weight_and_cap(&self, domain: u16, weight: u16, cap: u16) -> Result<(), Failure> {
         let call = self.scheduler_call(domain, SCHEDULER_PUT, Some((weight, cap)));
         let what = || format!("failed to set weight {weight} and cap {cap} of domain {domain}");
@@ -258,5 +314,32 @@ impl Hypervisor {
     pub(crate) fn set_most_memory(&self, domain: u16, kib: u64) -> Result<(), Failure> {
         let call = self.domctl(DOMCTL_MAX_MEMORY, domain, |own| own.put(16, kib));
         call.map_err(|error| Failure::io(format!("failed to let domain {domain} have {kib} KiB"), &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Kind;
+
+    #[test]
+    fn the_first_version_that_is_taken_counts_and_none_is_no_other_failure() {
+        let of = |code: i32| io::Error::from_raw_os_error(code);
+        let takes =
+            |taken: u32| {
+                try_versions("domctl", &[0x15, 0x16], |version| {
+                    if version == taken { Ok(version) } else { Err(of(libc::EACCES)) }
+                })
+            };
+        assert_eq!((takes(0x15), takes(0x16)), (Ok(0x15), Ok(0x16)));
+        let failure = takes(0x19).unwrap_err();
+        assert_eq!(failure.kind, Kind::Unsupported);
+        assert!(failure.message.contains("takes no domctl version of"), "{failure}");
+        let mut asked = 0;
+        let denied = try_versions("sysctl", &[0x15, 0x16], |_| {
+            asked += 1;
+            Err::<(), _>(of(libc::EPERM))
+        });
+        assert_eq!((denied.unwrap_err().kind, asked), (Kind::Denied, 1), "another version would not help");
     }
 }

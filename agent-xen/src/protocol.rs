@@ -7,7 +7,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 /// Version of the messages.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -16,13 +16,25 @@ pub(crate) enum Request {
     Hello { version: u64 },
     Sample {},
     Set(Set),
+    State { uuid: String },
+    Watch { volunteers: Vec<Volunteer>, lease_ms: u64 },
+    Look {},
 }
 
-/// Something to set of a domain; exactly one of it.
+/// A domain of the volunteer, while it has this number.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Volunteer {
+    pub(crate) uuid: String,
+    pub(crate) id: u16,
+}
+
+/// Something to set of a domain; exactly one of it. With `id` only while the domain has that number.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Set {
     pub(crate) uuid: String,
+    pub(crate) id: Option<u16>,
     pub(crate) cap_percent: Option<u16>,
     pub(crate) weight: Option<u16>,
     pub(crate) memory_target_bytes: Option<u64>,
@@ -61,6 +73,9 @@ pub(crate) enum Answer {
     Hello(Hello),
     Sample { domains: Vec<Domain> },
     Set {},
+    State(State),
+    Watch {},
+    Look(Look),
     Error(Failure),
 }
 
@@ -70,6 +85,26 @@ pub(crate) struct Hello {
     pub(crate) xen: String,
     pub(crate) scheduler: &'static str,
     pub(crate) physical_cpus: u32,
+}
+
+/// What the hypervisor alone knows of a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct State {
+    pub(crate) id: u16,
+    pub(crate) vcpus: u32,
+    pub(crate) cpu_ns: u64,
+    pub(crate) paused: bool,
+    pub(crate) cap_percent: Option<u16>,
+    pub(crate) weight: Option<u16>,
+    pub(crate) lapses: u64,
+}
+
+/// What everybody but the volunteer, and what the volunteer used, since the first look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Look {
+    pub(crate) foreground_ns: u64,
+    pub(crate) volunteer_ns: u64,
+    pub(crate) lapses: u64,
 }
 
 /// One domain at one moment.
@@ -165,10 +200,14 @@ mod tests {
 
     #[test]
     fn questions() {
-        assert_eq!(parse(br#"{"hello":{"version":1}}"#), Ok(Request::Hello { version: 1 }));
+        assert_eq!(parse(br#"{"hello":{"version":2}}"#), Ok(Request::Hello { version: 2 }));
         assert_eq!(parse(br#"{"sample":{}}"#), Ok(Request::Sample {}));
         let Ok(Request::Set(set)) = parse(br#"{"set":{"uuid":"u","cap_percent":30}}"#) else { panic!() };
         assert_eq!(set.setting(), Ok(Setting::Cap(30)));
+        assert_eq!(parse(br#"{"look":{}}"#), Ok(Request::Look {}));
+        let volunteers = vec![Volunteer { uuid: "u".to_owned(), id: 3 }];
+        let watch = Request::Watch { volunteers, lease_ms: 1_000 };
+        assert_eq!(parse(br#"{"watch":{"volunteers":[{"uuid":"u","id":3}],"lease_ms":1000}}"#), Ok(watch));
         for bad in [
             "",
             "x",
@@ -178,6 +217,10 @@ mod tests {
             r#"{"set":{"uuid":"u","cap_percent":-1}}"#,
             r#"{"sample":{},"hello":{"version":1}}"#,
             r#"{"sample":{"x":1}}"#,
+            r#"{"watch":{"volunteers":[]}}"#,
+            r#"{"watch":{"volunteers":["u"],"lease_ms":1}}"#,
+            r#"{"watch":{"volunteers":[{"uuid":"u","id":65536}],"lease_ms":1}}"#,
+            r#"{"look":{"x":1}}"#,
         ] {
             assert_eq!(parse(bad.as_bytes()).unwrap_err().kind, Kind::Malformed, "{bad}");
         }

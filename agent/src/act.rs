@@ -22,6 +22,7 @@ pub mod restore;
 mod settings;
 pub(crate) mod trust;
 pub mod volunteer;
+mod volunteering;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -35,15 +36,15 @@ use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refu
 use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
-use gleaner_types::report::{Levers, MAX_WORKLOADS, VolunteerKind, VolunteerState};
+use gleaner_types::report::{Levers, MAX_WORKLOADS, VolunteerKind};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
 use self::claims::{Contested, withhold_contested};
-use self::disks::{DiskBound, DiskError};
+use self::disks::DiskBound;
 use self::fence::Fence;
 use self::isolation::{NotAlone, check_exclusive};
-use self::ledger::{Ledger, LedgerError, Record};
+use self::ledger::{Ledger, LedgerError};
 use self::managed::{ForeignWrite, Managed};
 use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
@@ -51,17 +52,14 @@ use self::settings::whole_slots;
 pub(crate) use self::settings::within;
 pub use self::settings::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
 pub use self::volunteer::cache::CacheChoice;
-use self::volunteer::command::{self, VolunteerCommand};
+use self::volunteer::command::VolunteerCommand;
 use self::volunteer::{Volunteer, VolunteerError};
-use crate::guard::{Guard, GuardStatus, GuardView, Meter, MeterPaths, VolunteerClock};
+use crate::guard::{Guard, GuardStatus, GuardView, VolunteerClock};
 use crate::harm::GuardedVolunteer;
-use crate::hierarchies::{CgroupVersion, Hierarchies};
-use crate::launch::shell;
-use crate::launch::tmp::Tmp;
-use crate::levers::{LeverError, WorkloadLevers};
-use crate::network_bound::{self, NetworkBound, NetworkStatus};
+use crate::hierarchies::Hierarchies;
+use crate::levers::{AnyLever, LeverError, WorkloadLevers};
+use crate::network_bound::{NetworkBound, NetworkStatus};
 use crate::scratch::Scratch;
-use crate::xen::is_control_domain;
 
 /// How long a command may wait for the processes of an earlier one.
 const END_WAIT: Duration = Duration::from_secs(1);
@@ -133,6 +131,8 @@ pub struct Actor {
     volunteer_command: Option<VolunteerCommand>,
     levers: Levers,
     volunteer_dirs: Vec<PathBuf>,
+    /// Its Xen domains, by UUID.
+    volunteer_domains: Vec<String>,
     /// Bounds that the volunteer lacks, and why.
     unbounded: Vec<(Bound, String)>,
     workloads: BTreeMap<WorkloadId, WorkloadLevers>,
@@ -180,6 +180,7 @@ impl Actor {
             disks: None,
             clock: None,
             volunteer_dirs: Vec::new(),
+            volunteer_domains: Vec::new(),
             unbounded: Vec::new(),
             workloads: BTreeMap::new(),
             contested: BTreeSet::new(),
@@ -193,121 +194,6 @@ impl Actor {
             actor.open_volunteer(hierarchies)?;
         }
         Ok((actor, restored))
-    }
-
-    fn open_volunteer(&mut self, hierarchies: &Hierarchies) -> Result<(), ActError> {
-        let settings = &self.settings;
-        if is_control_domain(&settings.roots.proc) {
-            // The kernel's counters, which are what the meter reads, know the control domain's part alone.
-            let weakness = "there is no volunteer on a control domain of Xen, because the guard does not see what its \
-                            domains use";
-            self.levers = Levers::without_volunteer(true, vec![weakness.to_owned()]);
-            return Ok(());
-        }
-        let volunteer = Volunteer::open(settings, hierarchies, &mut self.ledger)?;
-        let paths = MeterPaths::detect(hierarchies, &settings.roots.root);
-        match Meter::open(&paths, &volunteer.usage()) {
-            Ok(meter) => {
-                self.levers = volunteer.levers();
-                self.volunteer_dirs = volunteer.dirs();
-                self.unbounded = volunteer.unbounded().to_vec();
-                self.clock = VolunteerClock::open(&paths, &volunteer.usage()).ok();
-                self.guard = Some(match settings.guard_by_hand {
-                    true => Guard::by_hand(settings.guard, volunteer, meter),
-                    false => Guard::start(settings, volunteer, meter).map_err(ActError::Thread)?,
-                });
-                self.hold_network(hierarchies);
-                self.hold_disks()?;
-                self.open_command();
-            }
-            Err(error) => {
-                // Without a guard there is no volunteer.
-                drop(volunteer);
-                restore::restore_all(&mut self.ledger)?;
-                let weakness =
-                    format!("there is no volunteer, because the guard has nothing to measure: {}", chain(&error));
-                self.levers = Levers::without_volunteer(true, vec![weakness]);
-            }
-        }
-        Ok(())
-    }
-
-    /// Prepares the program that runs in the volunteer, where there is one, and says what is weaker than it could be.
-    fn open_command(&mut self) {
-        let Some(program) = self.settings.volunteer_program.clone() else { return };
-        let tmp = Tmp::probe();
-        let mut weaknesses = command::weaknesses(&program, &tmp);
-        weaknesses.extend(shell::weakness(program.user.uid));
-        weaknesses.iter().for_each(|weakness| tracing::warn!("{weakness}"));
-        self.levers.weaknesses.extend(weaknesses);
-        self.volunteer_command = Some(VolunteerCommand::new(program, tmp));
-    }
-
-    /// Puts a ceiling on the volunteer's network traffic, or says why it has none.
-    fn hold_network(&mut self, hierarchies: &Hierarchies) {
-        let Some(guard) = self.guard_view() else { return };
-        if self.settings.guard_by_hand {
-            self.unbounded.push((Bound::Network, "it is simulated".to_owned()));
-            return;
-        }
-        let is_active = move || guard.status().state != VolunteerState::Latent;
-        let sys = &self.settings.roots.sys;
-        let held = network_bound::cgroup_of(&self.levers.volunteer, &self.volunteer_dirs, hierarchies)
-            .and_then(|cgroup| NetworkBound::start(sys, &self.settings.links, cgroup, is_active));
-        match held {
-            Ok(network) => self.network = Some(network),
-            Err(error) => {
-                let reason = chain(&error);
-                let weakness = format!("the volunteer's network traffic has no ceiling, because {reason}");
-                self.levers.weaknesses.push(weakness);
-                self.unbounded.push((Bound::Network, reason));
-            }
-        }
-    }
-
-    /// Puts a ceiling on the volunteer's disk traffic, or says why it has none.
-    fn hold_disks(&mut self) -> Result<(), LedgerError> {
-        let Some(guard) = self.guard_view() else { return Ok(()) };
-        let is_active = move || guard.status().state != VolunteerState::Latent;
-        let found = match self.settings.disk_ceiling && !self.settings.guard_by_hand {
-            false => Err(DiskError::Off),
-            true => disks::group_of(&self.volunteer_dirs).and_then(|(dir, version)| {
-                let disks = disks::disks(&self.settings.roots)?;
-                Ok((disks::levers(&dir, version, &disks)?, version))
-            }),
-        };
-        let held = match found {
-            Err(error) => Err(error),
-            Ok((levers, version)) => {
-                // Every value counts as Gleaner's: they change several times a second.
-                let record = |Managed { lever, original, .. }: Managed| Record {
-                    target: Target::Volunteer,
-                    lever,
-                    original,
-                    ours: Vec::new(),
-                };
-                self.ledger.update(|contents| contents.records.extend(levers.iter().cloned().map(record)))?;
-                let pressure = self.volunteer_dirs.iter().map(|dir| dir.join("io.pressure")).find(|file| file.exists());
-                if version == CgroupVersion::V1 {
-                    let weakness = "the ceiling on the volunteer's disk traffic holds synced and direct writes only: \
-                                    version 1 of cgroups does not see buffered ones";
-                    self.levers.weaknesses.push(weakness.to_owned());
-                }
-                DiskBound::start(&self.settings.roots, levers, pressure, is_active)
-            }
-        };
-        match held {
-            Ok(held) => self.disks = Some(held),
-            Err(error) => {
-                let reason = chain(&error);
-                if !matches!(error, DiskError::Off) {
-                    let weakness = format!("the volunteer's disk traffic has no ceiling, because {reason}");
-                    self.levers.weaknesses.push(weakness);
-                }
-                self.unbounded.push((Bound::Disk, reason));
-            }
-        }
-        Ok(())
     }
 
     /// Takes over those settings that can change while it acts: how long a stopped volunteer's processes have, the
@@ -361,6 +247,12 @@ impl Actor {
     #[must_use]
     pub fn volunteer_cgroups(&self) -> &[PathBuf] {
         &self.volunteer_dirs
+    }
+
+    /// The volunteer's Xen domains, by UUID.
+    #[must_use]
+    pub fn volunteer_domains(&self) -> &[String] {
+        &self.volunteer_domains
     }
 
     /// Commands in force under a lease.
@@ -689,6 +581,27 @@ impl Actor {
         self.events.extend(guard.take_events());
         self.events.extend(self.network.iter().flat_map(NetworkBound::take_events));
         self.events.extend(self.disks.iter().flat_map(DiskBound::take_events));
+        self.record_domains();
+    }
+
+    /// Keeps the ledger to what is Gleaner's on the volunteer's domains: a pause of the operator's is not undone. A domain
+    /// that was started anew is held only once it is in the ledger.
+    fn record_domains(&mut self) {
+        let Some(guard) = self.guard.as_ref().filter(|_| !self.volunteer_domains.is_empty()) else { return };
+        let have = &self.ledger.contents().records;
+        let outdated = |volunteer: &Volunteer| -> Vec<AnyLever> {
+            have.iter().filter(|have| volunteer.has_had(&have.lever)).map(|have| have.lever.clone()).collect()
+        };
+        let found = guard.with_volunteer(|volunteer| (volunteer.records(), outdated(volunteer)));
+        let Some((records, outdated)) = found else { return };
+        let updated = self.ledger.update(|contents| {
+            contents.records.retain(|have| !outdated.contains(&have.lever));
+            contents.records.extend(records.iter().cloned());
+        });
+        match updated {
+            Ok(()) => drop(guard.with_volunteer(|volunteer| volunteer.was_recorded(&records))),
+            Err(error) => tracing::warn!(error = chain(&error), "the volunteer's domains cannot be recorded"),
+        }
     }
 
     fn tick_lease(&mut self, target: &Target, now: Timestamp) {
@@ -762,6 +675,9 @@ impl Actor {
 
     /// Stops the volunteer at once and puts everything back; from then on only observes.
     pub fn restore_all(&mut self) -> RestoreReport {
+        if !self.volunteer_domains.is_empty() {
+            self.tick_guard();
+        }
         if let Some(mut guard) = self.guard.take() {
             guard.stop();
             self.events.extend(guard.take_events());

@@ -92,10 +92,12 @@ impl HostLoop {
     ) -> anyhow::Result<Self> {
         let kind = actor.as_ref().map_or(&VolunteerKind::None, Actor::volunteer_kind);
         let groups = actor.as_ref().map_or(&[][..], Actor::volunteer_cgroups);
+        let domains = actor.as_ref().map_or(&[][..], Actor::volunteer_domains);
         let trace = match kind {
             VolunteerKind::None | VolunteerKind::Unknown(_) => VolunteerTrace::None,
             VolunteerKind::Cgroup { .. } => VolunteerTrace::Cgroup(config.volunteer_cgroup.clone().into()),
             VolunteerKind::ProcessGroups { registry } => VolunteerTrace::ProcessGroups { registry: registry.into() },
+            VolunteerKind::Guest { .. } if !domains.is_empty() => VolunteerTrace::Domains(domains.to_vec()),
             VolunteerKind::Guest { .. } | VolunteerKind::Unit { .. } => {
                 let mount = hierarchies.of("cpu").map(|(mount, _)| mount);
                 let below = mount.zip(groups.first()).and_then(|(mount, group)| group.strip_prefix(mount).ok());
@@ -458,6 +460,11 @@ fn start_harm_meter(
     let actor = actor.ok_or(Reason::NoVolunteer)?;
     if actor.guard_status().is_none() {
         return Err(Reason::NoVolunteer);
+    }
+    if !actor.volunteer_domains().is_empty() {
+        let why =
+            "the harm that Xen domains do is not measured: no kernel of this host tells when another domain waits";
+        return Err(Reason::Described(why.into()));
     }
     let held = actor.take_held_volunteer().ok_or(Reason::Simulated)?;
     let recalled = recall(config, actor.volunteer_kind());

@@ -101,7 +101,7 @@ pub const fn advice(capability: Capability) -> (&'static str, &'static str) {
         }
         Capability::XenDomains => (
             "Xen domains are neither sensed nor limited",
-            "on a dom0, build its helper, agent-xen, and put it into /usr/libexec/gleaner",
+            "on a dom0, install the agent's helper, the package gleaner-agent-xen",
         ),
         Capability::CpuQuota => (
             "no ceiling on CPU: the volunteer yields by class and weight alone",

@@ -173,6 +173,10 @@ impl Sensor {
         if let Reading::Absent(absence) = machine.read(&mut buffer).cpu {
             return Err(SenseError::NoCpu(absence));
         }
+        let volunteer_domains = match &volunteer {
+            VolunteerTrace::Domains(domains) => domains.clone(),
+            _ => Vec::new(),
+        };
         Ok(Self {
             discovery: Discovery {
                 roots: settings.roots.clone(),
@@ -182,7 +186,7 @@ impl Sensor {
                 volunteer: volunteer_groups.to_vec(),
             },
             volunteer: VolunteerReader::new(volunteer, &settings.roots, hierarchies),
-            domains: is_control_domain(&settings.roots.proc).then(DomainReader::default),
+            domains: is_control_domain(&settings.roots.proc).then(|| DomainReader::new(volunteer_domains)),
             monitor_news: 0,
             taps_changed: false,
             names_changed: true,
@@ -224,7 +228,8 @@ impl Sensor {
         if let Some(cpu) = of_hypervisor {
             raw.cpu = cpu.into();
         }
-        let (volunteer_cpu, volunteer_memory, volunteer_processes) = self.volunteer.read(interval_s, &mut self.buffer);
+        let (volunteer_cpu, volunteer_memory, volunteer_processes) =
+            self.volunteer.read(interval_s, self.domains.as_ref(), &mut self.buffer);
         let previous = self.previous.as_ref().map(|(_, raw)| raw);
         let machine = rates::machine(previous, &raw, &volunteer_cpu, interval_s);
         self.previous = Some((now, raw));

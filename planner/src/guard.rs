@@ -2,7 +2,7 @@
 //! interval. Out: the volunteer's allowance. The agent's guard calls it every 50 ms, the simulator likewise. The
 //! foreground gets what it wants at once; the volunteer gets back slowly what the foreground leaves.
 //!
-//! There are two laws. Where the volunteer may compete with the foreground ([`Yields::ByWeight`]), the allowance drops in
+//! There are three laws. Where the volunteer may compete with the foreground ([`Yields::ByWeight`]), the allowance drops in
 //! one step to what the foreground leaves, less a headroom, and rises by at most a share of the host per second. Under a
 //! floor the volunteer is frozen, because a quota that small only lets it hold locks and caches. That law begins at zero,
 //! so a volunteer that starts also grows slowly.
@@ -10,6 +10,9 @@
 //! Where the kernel itself makes the volunteer yield ([`Yields::Outright`]), a low quota only costs harvest. The law is
 //! then open, without a quota, as long as the foreground leaves half of the host. When it leaves less the first law
 //! tightens: the idle class still yields, but a volunteer on every CPU is in the way of wake-ups.
+//!
+//! Domains of a hypervisor ([`Yields::LeastWeight`]) have its scheduler's least weight and no quota at any time: one
+//! that moved cost the foreground more than the weight alone does (docs/performance.md).
 
 use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
@@ -64,6 +67,8 @@ pub enum Yields {
     /// It is in the kernel's idle class, and so is everything by which it competes with the foreground: the kernel runs
     /// it only where nothing else wants the CPU.
     Outright,
+    /// It is domains of a hypervisor, which weighs each against the others itself, and they have the least weight there is.
+    LeastWeight,
 }
 
 /// Kinds of restriction, mildest first. Each includes the milder ones.
@@ -156,7 +161,11 @@ impl Guard {
         let earning_s = interval_s.clamp(0.0, self.settings.growth_interval_longest_s);
         let grown = self.allowance + capacity * (self.settings.growth_per_s.value() * earning_s);
 
-        self.open = self.yields == Yields::Outright && self.may_be_open(sample);
+        self.open = match self.yields {
+            Yields::ByWeight => false,
+            Yields::Outright => self.may_be_open(sample),
+            Yields::LeastWeight => true,
+        };
         let allowance = if self.open { capacity } else { room.min(grown) };
         let shrank = allowance < self.allowance;
         self.allowance = allowance;
@@ -305,6 +314,18 @@ mod tests {
         guard.set_yields(Yields::ByWeight);
         let verdict = guard.step(sample(2, 40.0), 0.05);
         assert!((verdict.allowance.percent() - 150.0).abs() < 1e-9 && !guard.is_open(), "{verdict:?}");
+    }
+
+    #[test]
+    fn domains_with_the_least_weight_never_have_a_quota() {
+        let mut guard = Guard::new(GuardSettings::default());
+        guard.set_yields(Yields::LeastWeight);
+        assert!(guard.frozen(), "nothing is known before the first step");
+        for foreground in [0.0, 150.0, 200.0] {
+            let verdict = guard.step(sample(2, foreground), 0.05);
+            assert_eq!((verdict.allowance, verdict.rung), (CoreShare::from_cores(2), Rung::Weight));
+            assert!(guard.is_open() && !verdict.shrank);
+        }
     }
 
     #[test]

@@ -6,3 +6,4 @@
 mod guests;
 mod host;
 mod xen;
+mod xen_volunteer;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::guests::{agent, number, sh, until};
 
-fn run(arguments: &[&str]) -> String {
+pub(crate) fn run(arguments: &[&str]) -> String {
     std::fs::write("/tmp/agent.toml", "state_dir = \"/tmp/state\"\n[foreground]\nmemory_floor_mib = 16\n").unwrap();
     let output = Command::new(agent()).args(["--config", "/tmp/agent.toml"]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -46,10 +46,11 @@ fn xl_edge(name: &str) -> (f64, [Instant; 2]) {
 }
 
 /// Everything that could have been changed on a domain.
-fn knobs() -> String {
+pub(crate) fn knobs(name: &str) -> String {
     let scheduler = sh("xl info | sed -n 's/^xen_scheduler *: *//p'");
     sh(&format!(
-        "xl sched-{scheduler} -d one; xenstore-read /local/domain/$(xl domid one)/memory/target; xl list one | awk 'NR == 2 {{ print $3 }}'"
+        "xl sched-{scheduler} -d {name}; xenstore-read /local/domain/$(xl domid {name})/memory/target; \
+         xl list {name} | awk 'NR == 2 {{ print $3, substr($5, 3, 1) }}'"
     ))
 }
 
@@ -77,26 +78,28 @@ fn figures_agree() {
 }
 
 fn levers_bite() {
-    let found = knobs();
+    let found = knobs("one");
     let cpu = attempt(&["--for", "8", "--cpu", "30"]);
     assert!((number(&cpu, "during", "cpu_percent") - 30.0).abs() < 4.0, "{cpu}");
     assert_eq!(cpu["in_force"]["quota"]["at_most"], 30.0);
     // Weights of credit compare over the whole pool, so there a ratio says nothing.
     let weight = attempt(&["--for", "8", "--cpu-weight", "400"]);
     if sh("xl info").contains("credit2") {
-        assert!((number(&weight, "during", "cpu_percent") - 80.0).abs() < 6.0, "400 to 100: {weight}");
+        // Half of the CPU before and four fifths during, however much of it a slow emulator leaves to both.
+        let grown = number(&weight, "during", "cpu_percent") / number(&weight, "before", "cpu_percent");
+        assert!((1.4..1.8).contains(&grown), "400 to 100: {weight}");
     }
     let memory = attempt(&["--for", "3", "--memory", "24M"]);
     let in_force = memory["in_force"]["memory"].as_f64().unwrap() / f64::from(1 << 20);
     assert!((28.0..32.0).contains(&in_force), "one step of 2 %: {memory}");
-    assert_eq!(knobs(), found, "everything is as it was");
+    assert_eq!(knobs("one"), found, "everything is as it was");
 
     let arguments = ["--config", "/tmp/agent.toml", "try", "one", "--for", "600", "--cpu", "20", "--cpu-weight", "50"];
     let mut held = Command::new(agent()).args(arguments).stdout(Stdio::null()).spawn().unwrap();
-    until("the cap is in force", || knobs() != found);
+    until("the cap is in force", || knobs("one") != found);
     held.kill().unwrap();
     held.wait().unwrap();
-    until("the keeper has put everything back", || knobs() == found);
+    until("the keeper has put everything back", || knobs("one") == found);
 }
 
 /// CPU of one sample in ms, over many.
@@ -189,7 +192,7 @@ fn xen_domains_are_shown_limited_and_left_as_they_were() {
     let files = [strip("gleaner-agent", agent()), strip("lab-tests", std::env::current_exe().unwrap()), helper];
     for scheduler in ["credit2", "credit"] {
         let mut command = Command::new(lab::script("xen/host.sh"));
-        command.args(["-s", scheduler]).arg(&images).arg(lab::script("xen/lab-tests.sh")).args(&files);
+        command.args(["-s", scheduler, "-T", "900"]).arg(&images).arg(lab::script("xen/lab-tests.sh")).args(&files);
         let output = command.stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(

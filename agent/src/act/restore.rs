@@ -13,10 +13,10 @@ use super::cgroup;
 use super::execute::execute;
 use super::ledger::{Ledger, LedgerError, Record};
 use super::managed::ForeignWrite;
-use super::plan::{Change, plan};
+use super::plan::{Change, Step, plan};
 use super::volunteer::groups;
 use crate::hierarchies::CgroupVersion;
-use crate::levers::{AnyLever, CgroupFile, Fault, LeverError, LeverValue};
+use crate::levers::{AnyLever, CgroupFile, DomainKind, Fault, LeverError, LeverValue};
 
 /// `cpu.weight` of a cgroup on which nobody has set it.
 const NORMAL_WEIGHT: u64 = 100;
@@ -227,14 +227,31 @@ fn put_back(records: &[Record]) -> (RestoreReport, Vec<AnyLever>) {
                     kept.push(step.lever);
                 }
             }
-            Err(error) if error.fault() == Fault::Absent => {}
-            Err(error) => {
-                report.fail(&step.lever, step.to.to_string(), &error as &LeverError);
-                kept.push(step.lever);
-            }
+            Err(error) => kept.extend(not_put_back(&mut report, step, error)),
         }
     }
     (report, kept)
+}
+
+/// A step failed: what of it is reported, and the lever if it has to be tried again.
+fn not_put_back(report: &mut RestoreReport, step: Step, error: LeverError) -> Option<AnyLever> {
+    match error {
+        error if error.fault() == Fault::Absent => None,
+        // The hypervisor counts pauses: Gleaner's has ended, and another one holds. To try again would end that too.
+        LeverError::NotKept { value, found, .. } if is_end_of_a_pause(&step) => {
+            report.foreign.push(ForeignWrite { knob: step.lever.to_string(), expected: value, found });
+            None
+        }
+        error => {
+            report.fail(&step.lever, step.to.to_string(), &error);
+            Some(step.lever)
+        }
+    }
+}
+
+fn is_end_of_a_pause(step: &Step) -> bool {
+    let is_pause = matches!(&step.lever, AnyLever::Domain(lever) if lever.kind == DomainKind::Paused);
+    is_pause && step.to == LeverValue::Frozen(false)
 }
 
 /// Removes cgroups, children first, and ends what enters the volunteer meanwhile; returns those that are still there.
@@ -276,7 +293,7 @@ mod tests {
     use crate::act::tests::scene::{Burner, Scene, eventually};
     use crate::act::volunteer::Volunteer;
     use crate::facts::DeviceNumber;
-    use crate::levers::{DomainKind, DomainLever, LeverValue, LinkLever, ResctrlLever, Throttle};
+    use crate::levers::{DomainLever, LinkLever, ResctrlLever, Throttle};
     use crate::netlink::Direction;
 
     fn record(lever: AnyLever, original: LeverValue, ours: LeverValue) -> Record {
@@ -414,6 +431,26 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_that_outlasts_gleaners_own_is_left_to_whoever_made_it() {
+        let step = |kind, to: LeverValue| Step {
+            lever: AnyLever::Domain(DomainLever { uuid: "u".to_owned(), id: Some(3), kind }),
+            from: LeverValue::Frozen(true),
+            to,
+        };
+        let not_kept =
+            || LeverError::NotKept { value: "running".to_owned(), what: "u".to_owned(), found: "paused".to_owned() };
+        let mut report = RestoreReport::default();
+        let running = step(DomainKind::Paused, LeverValue::Frozen(false));
+        assert_eq!(not_put_back(&mut report, running, not_kept()), None, "trying again would end it");
+        assert_eq!((report.foreign.len(), report.failed.len()), (1, 0), "{report:?}");
+        for other in [step(DomainKind::Paused, LeverValue::Frozen(true)), step(DomainKind::Cap, LeverValue::Weight(1))]
+        {
+            assert_eq!(not_put_back(&mut report, other.clone(), not_kept()), Some(other.lever));
+        }
+        assert_eq!((report.foreign.len(), report.failed.len()), (1, 2), "{report:?}");
+    }
+
+    #[test]
     fn a_domain_is_not_forgotten_because_the_helper_is_missing() {
         if crate::xen::helper_program().is_some() {
             gleaner_test_support::skipped!(
@@ -423,7 +460,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let mut ledger = Ledger::open(dir.path()).unwrap();
-        let lever = AnyLever::Domain(DomainLever { uuid: "u".to_owned(), kind: DomainKind::Weight });
+        let lever = AnyLever::Domain(DomainLever { uuid: "u".to_owned(), id: None, kind: DomainKind::Weight });
         let target = Target::Workload(WorkloadId::new("db").unwrap());
         ledger.about_to_set(&target, &[(lever, LeverValue::Weight(256), LeverValue::Weight(128))]).unwrap();
         let report = restore_all(&mut ledger).unwrap();

@@ -30,6 +30,8 @@ pub enum VolunteerChoice {
     Guest,
     /// A systemd unit that is there already.
     Unit,
+    /// Xen domains that are there already: paused and unpaused through the hypervisor.
+    Domain,
     /// No volunteer.
     None,
 }
@@ -127,6 +129,8 @@ pub struct ActSettings {
     pub volunteer_cgroup: String,
     /// Name of the guest or unit that is the volunteer, where it is one.
     pub volunteer_name: String,
+    /// Names or UUIDs of the Xen domains that are the volunteer, where it is such.
+    pub volunteer_domains: Vec<String>,
     /// The program that is the volunteer; `None` where others start processes in it.
     pub volunteer_program: Option<VolunteerProgram>,
     /// Time from stopping the volunteer to killing what is still in it.
@@ -185,6 +189,7 @@ impl ActSettings {
             volunteer: VolunteerChoice::Auto,
             volunteer_cgroup: "gleaner/volunteer".to_owned(),
             volunteer_name: String::new(),
+            volunteer_domains: Vec::new(),
             volunteer_program: None,
             kill_after: Duration::from_secs(10),
             required: Vec::new(),

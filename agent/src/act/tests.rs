@@ -14,8 +14,9 @@ use std::process::{Command as Process, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use super::volunteer::VolunteerUsage;
+use super::volunteer::{Volunteer, VolunteerUsage};
 use super::*;
+use crate::hierarchies::CgroupVersion;
 use crate::levers::Role;
 use crate::levers::{AnyLever, CgroupFile, LeverValue, MonitorKind, MonitorLever};
 use crate::network_bound::{LinkChoice, of_mbit};
@@ -96,7 +97,7 @@ fn usage_ns(usage: &VolunteerUsage) -> u64 {
             let line = text.lines().find_map(|line| line.strip_prefix("usage_usec ")).unwrap();
             line.parse::<u64>().unwrap() * 1_000
         }
-        VolunteerUsage::NiceTime => panic!("not a cgroup"),
+        VolunteerUsage::NiceTime | VolunteerUsage::Hypervisor => panic!("not a cgroup"),
     }
 }
 

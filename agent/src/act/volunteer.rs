@@ -11,9 +11,11 @@ pub(crate) mod cache;
 pub(crate) mod cgroup;
 pub(super) mod command;
 mod disk_weight;
+mod domains;
 mod ender;
 mod error;
 pub(crate) mod groups;
+mod hold;
 mod idle_class;
 mod spare;
 mod usage;
@@ -21,6 +23,7 @@ mod usage;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gleaner_planner::guard::Yields;
 use gleaner_types::command::Quota;
 use gleaner_types::report::{Levers, VolunteerKind};
 
@@ -29,6 +32,7 @@ use self::bounds::MemoryLevers;
 use self::cache::CacheGroup;
 use self::cgroup::{CgroupVolunteer, OpenError};
 use self::disk_weight::NoDiskWeight;
+use self::domains::DomainVolunteer;
 pub(crate) use self::ender::Ender;
 pub(crate) use self::error::SpareError;
 pub use self::error::VolunteerError;
@@ -36,12 +40,13 @@ use self::groups::ProcessGroups;
 use self::idle_class::{IdlePath, NotYielding, groups_yield};
 pub use self::usage::VolunteerUsage;
 use super::cgroup::MemoryRelease;
-use super::ledger::{Ledger, REGISTRY};
+use super::ledger::{Ledger, REGISTRY, Record};
 use super::managed::ForeignWrite;
 use super::settings::{ActSettings, Bound, VolunteerChoice};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::launch::shell;
 use crate::launch::tmp::Tmp;
+use crate::levers::AnyLever;
 
 /// The least ceiling a volunteer in a cgroup can have, in percent of a core: the kernel's least quota of
 /// 1 ms in the volunteer's period of 20 ms.
@@ -55,6 +60,7 @@ const CLASS_HOLDS: Duration = Duration::from_secs(1);
 enum Containment {
     Cgroup(Box<CgroupVolunteer>),
     ProcessGroups(ProcessGroups),
+    Domains(DomainVolunteer),
 }
 
 /// The volunteer. Made frozen.
@@ -70,10 +76,10 @@ pub struct Volunteer {
     cache: Option<CacheGroup>,
 }
 
-/// Whether the kernel makes the volunteer yield, as last looked at.
+/// How the volunteer yields by itself, or why it may compete, as last looked at.
 #[derive(Debug)]
 struct Class {
-    yields: Result<(), NotYielding>,
+    yields: Result<Yields, NotYielding>,
     checked: Option<Instant>,
     /// The process groups that were looked at.
     of: Vec<i32>,
@@ -84,6 +90,7 @@ fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
     let foreseen = match settings.volunteer {
         VolunteerChoice::None => return "there is no volunteer to hold".to_owned(),
         VolunteerChoice::ProcessGroups => Err(NotYielding::NotRunning),
+        VolunteerChoice::Domain => return law_in_words(&Ok(Yields::LeastWeight)),
         VolunteerChoice::Guest => {
             let found = adopted::guest(&settings.volunteer_name, &settings.roots, hierarchies);
             found.map_err(NotYielding::from).and_then(|found| foresee_adopted(&found, hierarchies))
@@ -102,7 +109,7 @@ fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
             None => Err(NotYielding::NoController),
         },
     };
-    law_in_words(&foreseen)
+    law_in_words(&foreseen.map(|()| Yields::Outright))
 }
 
 /// A guest or unit is put into the idle class when it is taken; the cgroups above it must be in it already.
@@ -114,6 +121,9 @@ fn foresee_adopted(found: &Adopted, hierarchies: &Hierarchies) -> Result<(), Not
 /// How a volunteer with these settings would be held and bounded, in sentences. Nothing is changed.
 #[must_use]
 pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String> {
+    if settings.volunteer == VolunteerChoice::Domain {
+        return vec![domains::foreseen(&settings.volunteer_domains, &foreseen_law(settings, hierarchies))];
+    }
     let mut sentences = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
     match settings.volunteer {
         VolunteerChoice::None => return Vec::new(),
@@ -175,9 +185,12 @@ fn foreseen_spare(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
 }
 
 /// The guard's law and why, in a sentence.
-fn law_in_words(yields: &Result<(), NotYielding>) -> String {
+fn law_in_words(yields: &Result<Yields, NotYielding>) -> String {
     match yields {
-        Ok(()) => {
+        Ok(Yields::LeastWeight) => "no quota but a command's or that of its harm, because the hypervisor gives its domains \
+                                    the least weight: foreground that wants every CPU has a little less"
+            .to_owned(),
+        Ok(Yields::Outright | Yields::ByWeight) => {
             "open, without a quota while the foreground leaves at least guard.open_above of the host, because the kernel itself makes \
                    the volunteer yield"
                 .to_owned()
@@ -212,6 +225,10 @@ impl Volunteer {
                 let found = adopted::unit(name, hierarchies).map_err(VolunteerError::Adopt)?;
                 Self::adopt(found, VolunteerKind::Unit { name: name.clone() }, settings, hierarchies, ledger)
             }
+            VolunteerChoice::Domain => {
+                let volunteer = DomainVolunteer::open(&settings.volunteer_domains, ledger)?;
+                Ok(Self::of_domains(volunteer, settings, hierarchies))
+            }
             choice => match CgroupVolunteer::open(settings, hierarchies, ledger) {
                 Ok((volunteer, mut weaknesses)) => {
                     let roots = &settings.roots;
@@ -240,7 +257,7 @@ impl Volunteer {
         mut weaknesses: Vec<String>,
         hierarchies: &Hierarchies,
     ) -> Self {
-        let yields = volunteer.yields(hierarchies);
+        let yields = volunteer.yields(hierarchies).map(|()| Yields::Outright);
         if yields.is_err() {
             weaknesses.push(format!("the guard's law is {}", law_in_words(&yields)));
         }
@@ -269,6 +286,27 @@ impl Volunteer {
         }
     }
 
+    fn of_domains(volunteer: DomainVolunteer, settings: &ActSettings, hierarchies: &Hierarchies) -> Self {
+        let yields = Ok(Yields::LeastWeight);
+        let mut weaknesses = vec![
+            format!("the guard's law is {}", law_in_words(&yields)),
+            "the volunteer is Xen domains that were there before: they are paused when they should end, never ended"
+                .to_owned(),
+            "what the volunteer's domains read and write on disks is not bounded".to_owned(),
+        ];
+        weaknesses.extend(cache::lacking_elsewhere(settings.cache));
+        Self {
+            kind: VolunteerKind::Guest { name: volunteer.names() },
+            containment: Containment::Domains(volunteer),
+            weaknesses,
+            hierarchies: hierarchies.clone(),
+            class: Class { yields, checked: None, of: Vec::new() },
+            // A domain has no more memory than it was given, and its processes are its own kernel's.
+            unbounded: Vec::new(),
+            cache: None,
+        }
+    }
+
     fn open_groups(
         reason: &str,
         settings: &ActSettings,
@@ -280,7 +318,8 @@ impl Volunteer {
         let volunteer = ProcessGroups::open(&registry, Path::new("/proc"))
             .map_err(|error| VolunteerError::Registry(registry, error))?;
         let kind = VolunteerKind::ProcessGroups { registry: volunteer.registry().display().to_string() };
-        let class = Class { yields: groups_yield(&[], Path::new("/proc"), hierarchies), checked: None, of: Vec::new() };
+        let yields = groups_yield(&[], Path::new("/proc"), hierarchies).map(|()| Yields::Outright);
+        let class = Class { yields, checked: None, of: Vec::new() };
         let unbounded =
             Bound::CONTROLLERS.map(|bound| (bound, "process groups have no such bound".to_owned())).to_vec();
         let (containment, mut weaknesses) = (Containment::ProcessGroups(volunteer), groups::weaknesses(reason));
@@ -302,6 +341,7 @@ impl Volunteer {
             Containment::Cgroup(volunteer) => (true, volunteer.idle()),
             // Whoever starts the processes puts them in the idle class.
             Containment::ProcessGroups(_) => (false, true),
+            Containment::Domains(_) => (true, false),
         };
         let weaknesses = self.weaknesses.clone();
         Levers { acting: true, volunteer: self.kind(), quota: true, weight, idle, freeze: true, weaknesses }
@@ -312,7 +352,36 @@ impl Volunteer {
     pub fn dirs(&self) -> Vec<PathBuf> {
         match &self.containment {
             Containment::Cgroup(volunteer) => volunteer.dirs().to_vec(),
-            Containment::ProcessGroups(_) => Vec::new(),
+            Containment::ProcessGroups(_) | Containment::Domains(_) => Vec::new(),
+        }
+    }
+
+    /// Its Xen domains, by UUID.
+    #[must_use]
+    pub fn domains(&self) -> Vec<String> {
+        match &self.containment {
+            Containment::Domains(volunteer) => volunteer.uuids(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the ledger has to say of it now, where that changes while it is held: of Xen domains.
+    pub(super) fn records(&self) -> Vec<Record> {
+        match &self.containment {
+            Containment::Domains(volunteer) => volunteer.records(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the ledger has of this lever is replaced by [`Self::records`].
+    pub(super) fn has_had(&self, lever: &AnyLever) -> bool {
+        matches!(&self.containment, Containment::Domains(volunteer) if volunteer.has_had(lever))
+    }
+
+    /// These records are in the ledger.
+    pub(super) fn was_recorded(&mut self, records: &[Record]) {
+        if let Containment::Domains(volunteer) = &mut self.containment {
+            volunteer.was_recorded(records);
         }
     }
 
@@ -322,6 +391,7 @@ impl Volunteer {
         match &self.containment {
             Containment::Cgroup(volunteer) => volunteer.usage(),
             Containment::ProcessGroups(_) => VolunteerUsage::NiceTime,
+            Containment::Domains(_) => VolunteerUsage::Hypervisor,
         }
     }
 
@@ -332,7 +402,8 @@ impl Volunteer {
     /// [`VolunteerError`] when the limit could not be put in force.
     pub fn enforce(&mut self, limit: Quota, frozen: bool, now: Instant) -> Result<Vec<ForeignWrite>, VolunteerError> {
         match &mut self.containment {
-            Containment::Cgroup(volunteer) => Ok(volunteer.enforce(limit, frozen, now)?),
+            Containment::Cgroup(volunteer) => Ok(volunteer.hold_mut().enforce(limit, frozen, now)?),
+            Containment::Domains(volunteer) => volunteer.enforce(limit, frozen, now),
             Containment::ProcessGroups(volunteer) => {
                 volunteer.enforce(limit, frozen, now).map_err(|e| volunteer.error(e))?;
                 Ok(Vec::new())
@@ -340,19 +411,22 @@ impl Volunteer {
         }
     }
 
-    /// Whether the kernel itself makes it yield, and if not why, completing "because …". Looks anew after a second, and
+    /// How it yields by itself, or why it may compete, completing "because …". Looks anew after a second, and
     /// when process groups have joined.
-    pub fn yields(&mut self, now: Instant) -> &Result<(), NotYielding> {
+    pub fn yields(&mut self, now: Instant) -> &Result<Yields, NotYielding> {
         let members = match &self.containment {
-            Containment::Cgroup(_) => Vec::new(),
+            Containment::Cgroup(_) | Containment::Domains(_) => Vec::new(),
             Containment::ProcessGroups(groups) => groups.numbers(),
         };
         let class = &mut self.class;
         let holds = class.checked.is_some_and(|checked| now.duration_since(checked) < CLASS_HOLDS);
         if !holds || class.of != members {
             let yields = match &self.containment {
-                Containment::Cgroup(volunteer) => volunteer.yields(&self.hierarchies),
-                Containment::ProcessGroups(groups) => groups_yield(&members, groups.proc(), &self.hierarchies),
+                Containment::Cgroup(volunteer) => volunteer.yields(&self.hierarchies).map(|()| Yields::Outright),
+                Containment::ProcessGroups(groups) => {
+                    groups_yield(&members, groups.proc(), &self.hierarchies).map(|()| Yields::Outright)
+                }
+                Containment::Domains(_) => Ok(Yields::LeastWeight),
             };
             *class = Class { yields, checked: Some(now), of: members };
         }
@@ -363,7 +437,7 @@ impl Volunteer {
     pub(crate) fn can_spare(&self) -> bool {
         match &self.containment {
             Containment::Cgroup(volunteer) => volunteer.can_spare(),
-            Containment::ProcessGroups(_) => false,
+            Containment::ProcessGroups(_) | Containment::Domains(_) => false,
         }
     }
 
@@ -374,8 +448,9 @@ impl Volunteer {
     pub(crate) fn keep_free(&mut self, cpus: u32) -> Result<(), SpareError> {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.keep_free(cpus),
-            Containment::ProcessGroups(_) if cpus == 0 => Ok(()),
+            Containment::ProcessGroups(_) | Containment::Domains(_) if cpus == 0 => Ok(()),
             Containment::ProcessGroups(_) => Err(SpareError::ProcessGroups),
+            Containment::Domains(_) => Err(SpareError::NoCpuset),
         }
     }
 
@@ -387,6 +462,7 @@ impl Volunteer {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => Ok(volunteer.foreign_writes()?),
             Containment::ProcessGroups(_) => Ok(Vec::new()),
+            Containment::Domains(volunteer) => Ok(volunteer.foreign_writes()?),
         }
     }
 
@@ -394,8 +470,9 @@ impl Volunteer {
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         match &self.containment {
-            Containment::Cgroup(volunteer) => volunteer.is_foreign(),
+            Containment::Cgroup(volunteer) => volunteer.hold().is_foreign(),
             Containment::ProcessGroups(_) => false,
+            Containment::Domains(volunteer) => volunteer.is_foreign(),
         }
     }
 
@@ -403,16 +480,18 @@ impl Volunteer {
     #[must_use]
     pub fn has_foreign_ceiling(&self) -> bool {
         match &self.containment {
-            Containment::Cgroup(volunteer) => volunteer.has_foreign_ceiling(),
+            Containment::Cgroup(volunteer) => volunteer.hold().has_foreign_ceiling(),
             Containment::ProcessGroups(_) => false,
+            Containment::Domains(volunteer) => volunteer.has_foreign_ceiling(),
         }
     }
 
     /// Takes back levers that somebody else has set to what was found: they are Gleaner's to set again.
     pub(crate) fn take_back(&mut self) {
         match &mut self.containment {
-            Containment::Cgroup(volunteer) => volunteer.take_back(),
+            Containment::Cgroup(volunteer) => volunteer.hold_mut().take_back(),
             Containment::ProcessGroups(_) => {}
+            Containment::Domains(volunteer) => volunteer.take_back(),
         }
     }
 
@@ -426,7 +505,7 @@ impl Volunteer {
     pub(crate) fn take_memory(&mut self) -> Option<MemoryLevers> {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.take_memory(),
-            Containment::ProcessGroups(_) => None,
+            Containment::ProcessGroups(_) | Containment::Domains(_) => None,
         }
     }
 
@@ -447,6 +526,7 @@ impl Volunteer {
     /// with.
     pub(crate) fn ender(&self) -> Ender {
         match &self.containment {
+            Containment::Domains(_) => Ender::Nothing,
             Containment::Cgroup(_) if matches!(self.kind, VolunteerKind::Guest { .. }) => Ender::Nothing,
             Containment::Cgroup(volunteer) => volunteer.ender(MemoryRelease::AtOnce),
             Containment::ProcessGroups(groups) => {
@@ -459,7 +539,7 @@ impl Volunteer {
     pub(crate) fn was_ended(&mut self) {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.was_ended(),
-            Containment::ProcessGroups(_) => {}
+            Containment::ProcessGroups(_) | Containment::Domains(_) => {}
         }
     }
 
@@ -473,6 +553,7 @@ impl Volunteer {
             Containment::ProcessGroups(volunteer) => {
                 volunteer.members().map(|members| !members.is_empty()).map_err(|e| volunteer.error(e))
             }
+            Containment::Domains(volunteer) => Ok(volunteer.is_occupied()),
         }
     }
 
@@ -484,6 +565,8 @@ impl Volunteer {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => Ok(volunteer.end_processes(within)?),
             Containment::ProcessGroups(volunteer) => volunteer.end(within).map_err(|e| volunteer.error(e)),
+            // Stopped and kept.
+            Containment::Domains(_) => Ok(0),
         }
     }
 }

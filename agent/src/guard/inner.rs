@@ -49,7 +49,7 @@ pub struct GuardStatus {
     /// The same for programs.
     pub held: Option<Reason>,
     /// Why a quota is in force at all times, completing "because …"; `None` where the kernel itself makes the volunteer
-    /// yield, and the law is open while the foreground leaves half of the host.
+    /// yield, and the law is open while the foreground leaves half of the host, and for Xen domains, which have none.
     pub held_because: Option<String>,
     /// Times the volunteer was ended because the host's memory ran out.
     pub memory_ends: u64,
@@ -231,10 +231,12 @@ impl Inner {
     /// Chooses the law by how the volunteer yields.
     pub(super) fn choose_law(&mut self, now: Instant) {
         let Some(volunteer) = &mut self.volunteer else { return };
-        let held_because = volunteer.yields(now).as_ref().err().map(ToString::to_string);
-        let yields = if held_because.is_none() { Yields::Outright } else { Yields::ByWeight };
+        let found = volunteer.yields(now);
+        let yields = *found.as_ref().unwrap_or(&Yields::ByWeight);
+        let held_because = found.as_ref().err().map(ToString::to_string);
         if yields != self.law.yields() {
-            let why = held_because.as_deref().unwrap_or("the kernel itself makes the volunteer yield");
+            let why =
+                held_because.as_deref().unwrap_or("the kernel or the hypervisor itself makes the volunteer yield");
             tracing::info!(open = held_because.is_none(), why, "the guard's law has changed");
         }
         self.law.set_yields(yields);

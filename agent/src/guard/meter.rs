@@ -1,6 +1,6 @@
 //! Measures how much CPU the foreground uses, many times a second and in a few microseconds. In: the counters of the
-//! whole machine and of the volunteer, from files that stay open. Out: their difference over the true interval. Called
-//! by the guard; the harm meter reads the volunteer's counter with it.
+//! whole machine and of the volunteer, from files that stay open, or on Xen from the hypervisor. Out: their difference
+//! over the true interval. Called by the guard; the harm meter reads the volunteer's counter with it.
 
 use std::fs::File;
 use std::io;
@@ -13,6 +13,7 @@ use gleaner_types::units::CoreShare;
 
 use crate::act::volunteer::VolunteerUsage;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::xen;
 
 /// A counter could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,18 @@ pub enum MeterError {
         /// The file.
         path: PathBuf,
     },
+    /// The hypervisor does not tell.
+    #[error("the hypervisor does not tell what its domains use")]
+    Hypervisor(#[source] io::Error),
+    /// There is no domain to guard against.
+    #[error("none of the volunteer's Xen domains is there, or whoever started or paused them has yet to let them run")]
+    NoDomain,
+    /// Another helper counts from another beginning.
+    #[error("the hypervisor's counters have begun anew")]
+    BegunAnew,
+    /// The hypervisor counts the volunteer together with everybody else.
+    #[error("the volunteer's CPU time is in no file of its own")]
+    NoFile,
 }
 
 /// How a file holds CPU time.
@@ -163,6 +176,7 @@ impl MeterPaths {
 
 fn volunteer_counter(paths: &MeterPaths, usage: &VolunteerUsage) -> Result<Counter, MeterError> {
     match usage {
+        VolunteerUsage::Hypervisor => Err(MeterError::NoFile),
         VolunteerUsage::CpuacctUsage(path) => Counter::open(path, Format::Nanoseconds),
         VolunteerUsage::CpuStat(path) => Counter::open(path, Format::UsageUsec),
         VolunteerUsage::NiceTime => Counter::open(&paths.stat, Format::Nice),
@@ -207,34 +221,103 @@ struct Raw {
     at: Instant,
     busy_ns: u64,
     volunteer_ns: u64,
+    capacity: CoreShare,
 }
 
-/// The meter.
+/// Open files with the CPU time of the whole machine and of the volunteer.
 #[derive(Debug)]
-pub struct Meter {
+struct Files {
     busy: Counter,
     volunteer: Counter,
     online: File,
     online_path: PathBuf,
     tick_ns: u64,
-    last: Option<Raw>,
 }
 
-impl Meter {
-    /// Opens the files and reads each once.
-    ///
-    /// # Errors
-    /// [`MeterError`] when one cannot be read.
-    pub fn open(paths: &MeterPaths, volunteer: &VolunteerUsage) -> Result<Self, MeterError> {
+impl Files {
+    fn open(paths: &MeterPaths, volunteer: &VolunteerUsage) -> Result<Self, MeterError> {
         let volunteer = volunteer_counter(paths, volunteer)?;
         let online_path = paths.online.clone();
         let online =
             File::open(&online_path).map_err(|source| MeterError::Read { path: online_path.clone(), source })?;
         let busy = Counter::open(&paths.busy, paths.busy_format)?;
-        let tick_ns = tick_ns();
-        let meter = Self { busy, volunteer, online, online_path, tick_ns, last: None };
-        meter.capacity()?;
-        Ok(meter)
+        Ok(Self { busy, volunteer, online, online_path, tick_ns: tick_ns() })
+    }
+
+    fn read(&self, at: Instant) -> Result<Raw, MeterError> {
+        // The volunteer first: what it uses between the two readings counts as foreground, the safe way.
+        let volunteer_ns = self.volunteer.read_ns(self.tick_ns)?;
+        let busy_ns = self.busy.read_ns(self.tick_ns)?;
+        Ok(Raw { at, busy_ns, volunteer_ns, capacity: self.capacity()? })
+    }
+
+    fn capacity(&self) -> Result<CoreShare, MeterError> {
+        let mut buffer = [0; 512];
+        let text = read_at_start(&self.online, &self.online_path, &mut buffer)?;
+        let malformed = || MeterError::Malformed { path: self.online_path.clone(), expected: "a list of CPUs" };
+        count_cpus(text).map(CoreShare::from_cores).ok_or_else(malformed)
+    }
+
+    /// Which counter went back.
+    fn went_back(&self, is_volunteers: bool) -> MeterError {
+        let counter = if is_volunteers { &self.volunteer } else { &self.busy };
+        MeterError::WentBack { path: counter.path.clone() }
+    }
+}
+
+/// Where the counters are.
+#[derive(Debug)]
+enum Source {
+    Files(Files),
+    Hypervisor,
+}
+
+impl Source {
+    fn read(&self, at: Instant) -> Result<Raw, MeterError> {
+        match self {
+            Self::Files(files) => files.read(at),
+            Self::Hypervisor => {
+                let look = xen::look().map_err(|error| match error.kind() {
+                    io::ErrorKind::NotFound => MeterError::NoDomain,
+                    _ => MeterError::Hypervisor(error),
+                })?;
+                let capacity = CoreShare::from_cores(look.physical_cpus);
+                let busy_ns = look.foreground_ns.saturating_add(look.volunteer_ns);
+                Ok(Raw { at, busy_ns, volunteer_ns: look.volunteer_ns, capacity })
+            }
+        }
+    }
+
+    fn went_back(&self, is_volunteers: bool) -> MeterError {
+        match self {
+            Self::Files(files) => files.went_back(is_volunteers),
+            Self::Hypervisor => MeterError::BegunAnew,
+        }
+    }
+}
+
+/// The meter.
+#[derive(Debug)]
+pub struct Meter {
+    source: Source,
+    last: Option<Raw>,
+}
+
+impl Meter {
+    /// Opens the files and reads each once, or asks the hypervisor once.
+    ///
+    /// # Errors
+    /// [`MeterError`] when one cannot be read.
+    pub fn open(paths: &MeterPaths, volunteer: &VolunteerUsage) -> Result<Self, MeterError> {
+        let source = match volunteer {
+            VolunteerUsage::Hypervisor => Source::Hypervisor,
+            usage => Source::Files(Files::open(paths, usage)?),
+        };
+        match source.read(Instant::now()) {
+            // One may yet be let run.
+            Ok(_) | Err(MeterError::NoDomain) => Ok(Self { source, last: None }),
+            Err(error) => Err(error),
+        }
     }
 
     /// Forgets the last sample, as before an interval that should not count.
@@ -248,28 +331,17 @@ impl Meter {
     /// # Errors
     /// [`MeterError`] when a counter cannot be read or went back.
     pub fn sample(&mut self, now: Instant) -> Result<Option<(GuardSample, f64)>, MeterError> {
-        // The volunteer first: what it uses between the two readings counts as foreground, the safe way.
-        let volunteer_ns = self.volunteer.read_ns(self.tick_ns)?;
-        let busy_ns = self.busy.read_ns(self.tick_ns)?;
-        let now = Raw { at: now, busy_ns, volunteer_ns };
-        let capacity = self.capacity()?;
+        let now = self.source.read(now)?;
         let Some(last) = self.last.replace(now) else { return Ok(None) };
-        let delta = |now: u64, last: u64, counter: &Counter| {
-            now.checked_sub(last).ok_or_else(|| MeterError::WentBack { path: counter.path.clone() })
+        let delta = |now: u64, last: u64, is_volunteers: bool| {
+            now.checked_sub(last).ok_or_else(|| self.source.went_back(is_volunteers))
         };
-        let busy_ns = delta(now.busy_ns, last.busy_ns, &self.busy)?;
-        let volunteer_ns = delta(now.volunteer_ns, last.volunteer_ns, &self.volunteer)?;
+        let busy_ns = delta(now.busy_ns, last.busy_ns, false)?;
+        let volunteer_ns = delta(now.volunteer_ns, last.volunteer_ns, true)?;
         let interval = now.at.duration_since(last.at);
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         let foreground = CoreShare::from_cpu_time(busy_ns.saturating_sub(volunteer_ns), interval_ns);
-        Ok(Some((GuardSample { capacity, foreground }, interval.as_secs_f64())))
-    }
-
-    fn capacity(&self) -> Result<CoreShare, MeterError> {
-        let mut buffer = [0; 512];
-        let text = read_at_start(&self.online, &self.online_path, &mut buffer)?;
-        let malformed = || MeterError::Malformed { path: self.online_path.clone(), expected: "a list of CPUs" };
-        count_cpus(text).map(CoreShare::from_cores).ok_or_else(malformed)
+        Ok(Some((GuardSample { capacity: now.capacity, foreground }, interval.as_secs_f64())))
     }
 }
 

@@ -14,10 +14,10 @@ use super::role::{Kind, Role};
 use super::scale::Scale;
 use super::value::LeverValue;
 use crate::facts::WorkloadFacts;
-use crate::xen::{self, Domain, Setting};
+use crate::xen::{self, Domain, DomainState, Setting};
 
 /// Caps are in percent of one CPU: as time per period that is 1 ms of 100 ms each.
-const PERIOD_US: u64 = 100_000;
+pub(crate) const PERIOD_US: u64 = 100_000;
 const PERCENT_US: u64 = 1_000;
 /// Memory targets are in KiB.
 const KIB: u64 = 1_024;
@@ -42,6 +42,10 @@ pub enum DomainKind {
 pub struct DomainLever {
     /// The domain; its number changes with each start, this does not.
     pub uuid: String,
+    /// Only while it has this number. A domain that is started anew then has nothing to be put back, and is gone for this
+    /// lever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
     /// What it does.
     pub kind: DomainKind,
 }
@@ -57,29 +61,46 @@ impl DomainLever {
         format!("the {what} of the Xen domain {}", self.uuid)
     }
 
-    fn find(&self) -> io::Result<Domain> {
-        let mut domains = xen::sample()?.domains.into_iter();
-        let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such domain");
-        domains.find(|domain| domain.uuid == self.uuid).ok_or_else(missing)
+    /// What it is set to, by what the helper says of the domain now.
+    fn current(&self) -> io::Result<LeverValue> {
+        if self.kind != DomainKind::Memory {
+            return self.of(&xen::state(&self.uuid)?);
+        }
+        let domains = xen::sample()?.domains;
+        let is_it = |domain: &&Domain| domain.uuid == self.uuid && self.is_of(domain.id);
+        domains.iter().find(is_it).map(target).ok_or_else(missing)
     }
 
-    /// What it is set to, by what the helper said of the domain.
-    pub(crate) fn of(&self, domain: &Domain) -> io::Result<LeverValue> {
+    fn is_of(&self, id: u32) -> bool {
+        self.id.is_none_or(|own| own == id)
+    }
+
+    /// What it is set to, by a domain's state. The memory target is not in that.
+    pub(crate) fn of(&self, state: &DomainState) -> io::Result<LeverValue> {
+        if !self.is_of(state.id) {
+            return Err(missing());
+        }
         let none = || io::Error::new(io::ErrorKind::Unsupported, "the hypervisor's scheduler has no such parameter");
         match self.kind {
             DomainKind::Cap => {
-                let cap = domain.cap_percent.ok_or_else(none)?;
+                let cap = state.cap_percent.ok_or_else(none)?;
                 let quota_us = (cap > 0).then(|| u64::from(cap) * PERCENT_US);
                 Ok(LeverValue::Quota { quota_us, period_us: PERIOD_US })
             }
-            DomainKind::Weight => domain.weight.map(|weight| LeverValue::Weight(weight.into())).ok_or_else(none),
-            DomainKind::Memory => {
-                let target = domain.memory_target_bytes.unwrap_or(domain.memory_bytes);
-                Ok(LeverValue::Memory(Some(target)))
-            }
-            DomainKind::Paused => Ok(LeverValue::Frozen(domain.paused)),
+            DomainKind::Weight => state.weight.map(|weight| LeverValue::Weight(weight.into())).ok_or_else(none),
+            DomainKind::Paused => Ok(LeverValue::Frozen(state.paused)),
+            DomainKind::Memory => Err(none()),
         }
     }
+}
+
+fn missing() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "there is no such domain")
+}
+
+/// The memory that a domain should come to; what it has, until a target is set.
+fn target(domain: &Domain) -> LeverValue {
+    LeverValue::Memory(Some(domain.memory_target_bytes.unwrap_or(domain.memory_bytes)))
 }
 
 /// Kinds of this lever.
@@ -105,6 +126,13 @@ const KINDS: &[Kind] = &[
         restored: "the original target",
         capability: Some(Capability::XenDomains),
     },
+    Kind {
+        name: "state of a Xen domain",
+        does: "whether a domain that is the volunteer is paused",
+        exists: "a control domain with the helper `gleaner-agent-xen`",
+        restored: "paused or running, as found",
+        capability: Some(Capability::XenDomains),
+    },
 ];
 
 impl fmt::Display for DomainLever {
@@ -120,7 +148,7 @@ impl Lever for DomainLever {
         let WorkloadFacts::Domain(uuid) = place.workload else { return Vec::new() };
         let kinds = [DomainKind::Cap, DomainKind::Weight, DomainKind::Memory];
         // A scheduler without caps and weights has no such levers.
-        let levers = kinds.into_iter().map(|kind| Self { uuid: uuid.clone(), kind });
+        let levers = kinds.into_iter().map(|kind| Self { uuid: uuid.clone(), id: None, kind });
         levers.filter(Self::exists).map(Found::alone).collect()
     }
 
@@ -138,8 +166,7 @@ impl Lever for DomainLever {
     }
 
     fn read(&self) -> Result<LeverValue, LeverError> {
-        let value = self.find().and_then(|domain| self.of(&domain));
-        value.map_err(|source| LeverError::Read { what: self.what(), source })
+        self.current().map_err(|source| LeverError::Read { what: self.what(), source })
     }
 
     fn write(&self, value: LeverValue) -> Result<(), LeverError> {
@@ -157,7 +184,7 @@ impl Lever for DomainLever {
                 return Err(LeverError::Malformed { what, text, expected: "a value of this lever" });
             }
         };
-        xen::set(&self.uuid, setting).map_err(|source| LeverError::Write {
+        xen::set(&self.uuid, self.id, setting).map_err(|source| LeverError::Write {
             value: value.to_string(),
             what: self.what(),
             source,
@@ -204,15 +231,23 @@ mod tests {
     }
 
     fn lever(kind: DomainKind) -> DomainLever {
-        DomainLever { uuid: "u".into(), kind }
+        DomainLever { uuid: "u".into(), id: None, kind }
+    }
+
+    fn state(cap_percent: &str) -> DomainState {
+        let text =
+            format!(r#"{{"id":1,"vcpus":1,"paused":true,"cap_percent":{cap_percent},"weight":null,"lapses":0}}"#);
+        serde_json::from_str(&text).unwrap()
     }
 
     #[test]
     fn caps_are_ceilings_and_0_is_none() {
-        let cap = |cap_percent| lever(DomainKind::Cap).of(&Domain { cap_percent, ..domain() });
-        assert_eq!(cap(Some(0)).unwrap(), LeverValue::Quota { quota_us: None, period_us: 100_000 });
-        assert_eq!(cap(Some(150)).unwrap(), LeverValue::Quota { quota_us: Some(150_000), period_us: 100_000 });
-        assert_eq!(cap(None).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        let cap = |cap_percent| lever(DomainKind::Cap).of(&state(cap_percent));
+        assert_eq!(cap("0").unwrap(), LeverValue::Quota { quota_us: None, period_us: 100_000 });
+        assert_eq!(cap("150").unwrap(), LeverValue::Quota { quota_us: Some(150_000), period_us: 100_000 });
+        assert_eq!(cap("null").unwrap_err().kind(), io::ErrorKind::Unsupported);
+        assert_eq!(lever(DomainKind::Weight).of(&state("0")).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        assert_eq!(lever(DomainKind::Paused).of(&state("0")).unwrap(), LeverValue::Frozen(true));
         let nearest =
             |quota| lever(DomainKind::Cap).nearest(LeverValue::Quota { quota_us: Some(quota), period_us: PERIOD_US });
         assert_eq!(nearest(33_333), LeverValue::Quota { quota_us: Some(33_000), period_us: PERIOD_US });
@@ -220,9 +255,23 @@ mod tests {
     }
 
     #[test]
+    fn a_lever_of_one_run_is_gone_with_it() {
+        let of_run = |id| DomainLever { id: Some(id), ..lever(DomainKind::Paused) };
+        assert_eq!(of_run(1).of(&state("0")).unwrap(), LeverValue::Frozen(true));
+        assert_eq!(of_run(2).of(&state("0")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let read = |text: &str| serde_json::from_str::<DomainLever>(text).unwrap();
+        assert_eq!(
+            read(r#"{"uuid":"u","kind":"paused"}"#),
+            lever(DomainKind::Paused),
+            "as an earlier release wrote it"
+        );
+        assert_eq!(read(&serde_json::to_string(&of_run(7)).unwrap()), of_run(7));
+    }
+
+    #[test]
     fn memory_is_what_it_has_until_a_target_is_set() {
-        let of = |kind| lever(kind).of(&domain()).unwrap();
-        assert_eq!(of(DomainKind::Memory), LeverValue::Memory(Some(8 << 20)));
-        assert_eq!(of(DomainKind::Paused), LeverValue::Frozen(true));
+        assert_eq!(target(&domain()), LeverValue::Memory(Some(8 << 20)));
+        let asked = Domain { memory_target_bytes: Some(4 << 20), ..domain() };
+        assert_eq!(target(&asked), LeverValue::Memory(Some(4 << 20)));
     }
 }

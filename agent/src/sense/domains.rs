@@ -19,9 +19,16 @@ pub(super) struct DomainReader {
     busy_ns: u64,
     failure: Option<Absence>,
     sampled: bool,
+    /// Those that are the volunteer, by UUID.
+    volunteers: Vec<String>,
 }
 
 impl DomainReader {
+    /// `volunteers`: the domains that are the volunteer, by UUID, and no workloads.
+    pub(super) fn new(volunteers: Vec<String>) -> Self {
+        Self { volunteers, ..Self::default() }
+    }
+
     /// Takes in the hypervisor's answer, and gives the machine's CPU times.
     pub(super) fn take(&mut self, reading: std::io::Result<Hypervisor>) -> Result<CpuTimes, Absence> {
         let hypervisor = match reading {
@@ -52,9 +59,25 @@ impl DomainReader {
         Ok(CpuTimes { busy_ns: self.busy_ns, steal_ns: 0, cpus: hypervisor.physical_cpus })
     }
 
-    /// Domains that may be workloads: all but the control domain.
+    /// Domains that may be workloads: all but the control domain and the volunteer.
     pub(super) fn guests(&self) -> impl Iterator<Item = &Domain> {
-        self.domains.values().filter(|domain| !domain.control)
+        self.domains.values().filter(|domain| !domain.control && !self.volunteers.contains(&domain.uuid))
+    }
+
+    /// What the volunteer's domains that are there used since they started, and their memory.
+    pub(super) fn volunteer(&self) -> (Reading<u64>, Reading<Bytes>) {
+        if let Some(failure) = &self.failure {
+            return (Reading::Absent(failure.clone()), Reading::Absent(failure.clone()));
+        }
+        let own: Vec<&Domain> = self.volunteers.iter().filter_map(|uuid| self.domains.get(uuid)).collect();
+        if own.is_empty() {
+            return (Reading::Absent(gone()), Reading::Absent(gone()));
+        }
+        let memory = own.iter().map(|domain| domain.memory_bytes).fold(0, u64::saturating_add);
+        (
+            Reading::Value(own.iter().map(|domain| domain.cpu_ns).fold(0, u64::saturating_add)),
+            Reading::Value(Bytes(memory)),
+        )
     }
 
     /// Counters of one domain.
@@ -129,6 +152,11 @@ mod tests {
         assert_eq!(reader.read("b").cpu_ns, Reading::Value(5));
         assert_eq!(reader.read("a").cpu_ns.value(), None, "gone");
         assert_eq!(reader.read("b").disk_read.value(), None);
+        reader.volunteers = vec!["b".to_owned(), "never".to_owned()];
+        assert_eq!(reader.guests().count(), 0, "the volunteer is no workload");
+        assert_eq!(reader.volunteer(), (Reading::Value(5), Reading::Value(Bytes(4096))));
+        reader.volunteers = vec!["never".to_owned()];
+        assert_eq!(reader.volunteer().0.value(), None);
         let failed = reader.take(Err(std::io::ErrorKind::TimedOut.into())).unwrap_err();
         assert!(failed.detail().contains("cannot be asked"));
         assert_eq!(reader.read("b").cpu_ns, Reading::Absent(failed));

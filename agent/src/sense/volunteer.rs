@@ -1,12 +1,14 @@
-//! What the volunteer used. In: its cgroups, or its registered processes. Out: raw counters. Called by the sensor.
+//! What the volunteer used. In: its cgroups, its registered processes, or its Xen domains. Out: raw counters. Called by the
+//! sensor.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use gleaner_types::report::{Absence, AbsenceKind, Reading};
+use gleaner_types::report::{Absence, AbsenceKind, Reading, Reason};
 use gleaner_types::units::{Bytes, CoreShare};
 
 use super::cgroup::CgroupReader;
+use super::domains::DomainReader;
 use super::rates;
 use crate::hierarchies::Hierarchies;
 use crate::kernel_file::names;
@@ -26,6 +28,8 @@ pub enum VolunteerTrace {
         /// The folder.
         registry: PathBuf,
     },
+    /// Xen domains, by UUID.
+    Domains(Vec<String>),
 }
 
 /// The volunteer's files.
@@ -39,6 +43,7 @@ pub(super) struct VolunteerReader {
 #[derive(Debug)]
 enum Source {
     None,
+    Domains,
     Cgroup {
         reader: Box<CgroupReader>,
         procs: KeptFile,
@@ -55,6 +60,7 @@ impl VolunteerReader {
     pub(super) fn new(trace: VolunteerTrace, roots: &Roots, hierarchies: &Hierarchies) -> Self {
         let source = match trace {
             VolunteerTrace::None => Source::None,
+            VolunteerTrace::Domains(_) => Source::Domains,
             VolunteerTrace::Cgroup(path) => {
                 let mount = hierarchies.v1.get("cpuacct").or(hierarchies.v2.as_ref()).cloned().unwrap_or_default();
                 Source::Cgroup {
@@ -69,15 +75,24 @@ impl VolunteerReader {
         Self { source, proc: roots.proc.clone(), previous: None }
     }
 
-    /// CPU over the interval, memory and processes now.
+    /// CPU over the interval, memory and processes now. `domains` are the host's, as of this sample.
     pub(super) fn read(
         &mut self,
         interval_s: f64,
+        domains: Option<&DomainReader>,
         buffer: &mut Vec<u8>,
     ) -> (Reading<CoreShare>, Reading<Bytes>, Reading<u32>) {
         let (cpu_ns, memory, processes) = match &mut self.source {
             // No volunteer uses nothing: that is a fact, not a missing sensor.
             Source::None => return (Reading::Value(CoreShare::ZERO), Reading::Value(Bytes(0)), Reading::Value(0)),
+            Source::Domains => {
+                let absent = || Absence::because(Reason::NotByHypervisor);
+                let (cpu_ns, memory) = match domains {
+                    Some(domains) => domains.volunteer(),
+                    None => (Reading::Absent(absent()), Reading::Absent(absent())),
+                };
+                (cpu_ns, memory, Reading::Absent(absent()))
+            }
             Source::Cgroup { reader, procs } => {
                 let raw = reader.read(buffer);
                 let count: Result<u32, Absence> =

@@ -199,9 +199,9 @@ pub enum VolunteerKind {
         /// The folder; absolute path.
         registry: String,
     },
-    /// An existing QEMU guest, stopped while latent. Nothing is started in it from outside.
+    /// An existing QEMU guest or Xen domains, stopped while latent. Nothing is started in it from outside.
     Guest {
-        /// Its name.
+        /// Its name; names of several Xen domains are separated by commas.
         name: String,
     },
     /// An existing systemd unit, frozen while latent. Nothing is started in it from outside.

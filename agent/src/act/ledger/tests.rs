@@ -361,7 +361,7 @@ fn golden() -> Contents {
     use crate::levers::{ProcessLever, ResctrlLever};
     use crate::netlink::Direction;
     let cgroup = |version, kind| AnyLever::new(Path::new("/cg/a"), version, kind);
-    let domain = |kind| AnyLever::Domain(DomainLever { uuid: "5f6c".into(), kind });
+    let domain = |kind| AnyLever::Domain(DomainLever { uuid: "5f6c".into(), id: None, kind });
     let owner = crate::facts::ProcessId { pid: 77, start_ticks: 4_711 };
     let monitor = |kind| AnyLever::Monitor(MonitorLever { socket: "/run/vm.sock".into(), owner, kind });
     let link = |direction| AnyLever::Link(LinkLever { interface: "tap0".into(), direction });

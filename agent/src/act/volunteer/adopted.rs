@@ -71,6 +71,23 @@ pub enum AdoptError {
         /// Without this controller there is no volunteer.
         controller: &'static str,
     },
+    /// No domain is called so.
+    #[error("volunteer.domains has \"{0}\", and no Xen domain has that name or UUID; start it before the agent")]
+    NoDomain(String),
+    /// Several domains are called so.
+    #[error(
+        "volunteer.domains has \"{0}\", and several Xen domains are called so; name the one that is meant by its UUID"
+    )]
+    TwoDomains(String),
+    /// The same domain is named more than once.
+    #[error("volunteer.domains has \"{0}\", which is the same Xen domain as another entry")]
+    DomainTwice(String),
+    /// The control domain runs the agent.
+    #[error("volunteer.domains has \"{0}\", which is the control domain")]
+    ControlDomain(String),
+    /// The hypervisor cannot be asked.
+    #[error("the Xen domains of volunteer.domains cannot be found: {0}")]
+    NoHypervisor(String),
 }
 
 /// Where such a volunteer is, and how it is stopped.

@@ -8,17 +8,18 @@ mod tests;
 use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gleaner_types::command::{Quota, Target, Weight};
+use gleaner_types::command::{Target, Weight};
 use gleaner_types::error::chain;
-use gleaner_types::units::{Bytes, CoreShare};
+use gleaner_types::units::Bytes;
 
 use super::adopted::Adopted;
 use super::bounds::{Bounds, Group, MemoryLevers, first_bound, score_first, swap_of};
 use super::disk_weight::NoDiskWeight;
 use super::ender::Ender;
 use super::error::{SpareError, VolunteerError};
+use super::hold::Hold;
 use super::idle_class::{IdlePath, NotYielding};
 use super::spare::{self, SpareCpus};
 use super::usage::VolunteerUsage;
@@ -36,13 +37,6 @@ use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue};
 /// with a short period; and the shorter a burst, the sooner the foreground has the CPU. The least quota of
 /// 1 ms is 5 % of a core here.
 const PERIOD_US: u64 = 20_000;
-/// A shrink of at least this much of a core is written at once. (All three chosen.)
-const LARGE_SHRINK_PERCENT: f64 = 5.0;
-/// A smaller shrink, or a growth, is written only if it is at least this much of a core.
-const SMALL_CHANGE_PERCENT: f64 = 1.0;
-/// It is also written no sooner than this after the last write, so that refills add at most 4 % to the ceiling. A small
-/// shrink that waits is within the headroom that the guard keeps.
-const WRITE_PAUSE: Duration = Duration::from_millis(500);
 const DEEPEST: usize = 8;
 
 /// Why there is no such volunteer.
@@ -154,14 +148,8 @@ fn checked(path: &str) -> Result<PathBuf, VolunteerError> {
 pub(crate) struct CgroupVolunteer {
     dirs: Vec<PathBuf>,
     idle: bool,
-    /// `cpu.idle` or the weight.
-    yielding: Managed,
-    /// What it is set to: in the idle class, or the least weight.
-    least: LeverValue,
-    quota: Managed,
-    freezer: Managed,
+    hold: Hold,
     usage: VolunteerUsage,
-    written: Option<Instant>,
     /// Memory, processes and disks.
     bounds: Bounds,
     /// Keeps CPUs free of it; or why that cannot be done.
@@ -319,15 +307,15 @@ impl CgroupVolunteer {
             spare: SpareCpus::find(group("cpuset").as_ref(), Some(&dirs), &settings.roots.sys).map_err(Arc::new),
             dirs,
             idle,
-            yielding: manage(lever)?,
-            least: least.clone(),
-            quota: manage(AnyLever::new(&cpu.leaf, cpu.version, CgroupFile::Quota))?,
-            freezer: manage(AnyLever::new(&frozen_by.leaf, frozen_by.version, CgroupFile::Freezer))?,
+            hold: Hold::new(
+                (manage(lever)?, least),
+                (manage(AnyLever::new(&cpu.leaf, cpu.version, CgroupFile::Quota))?, PERIOD_US),
+                manage(AnyLever::new(&frozen_by.leaf, frozen_by.version, CgroupFile::Freezer))?,
+            ),
             usage: match with("cpuacct") {
                 Some(place) => VolunteerUsage::CpuacctUsage(place.leaf.join("cpuacct.usage")),
                 None => VolunteerUsage::CpuStat(cpu.leaf.join("cpu.stat")),
             },
-            written: None,
             bounds: Bounds::find(
                 group("memory").as_ref(),
                 group("pids").as_ref(),
@@ -339,9 +327,7 @@ impl CgroupVolunteer {
             _held: held,
         };
         volunteer.record_found(before, cpu, ledger)?;
-        volunteer.freezer.set(LeverValue::Frozen(true)).map_err(unavailable)?;
-        volunteer.yielding.set(least.clone()).map_err(unavailable)?;
-        volunteer.quota.set(LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
+        volunteer.hold.begin().map_err(unavailable)?;
         volunteer.bounds.set(first_bound(settings, Bytes(0)));
         Ok((volunteer, weaknesses))
     }
@@ -362,15 +348,15 @@ impl CgroupVolunteer {
         let mut volunteer = Self {
             dirs: vec![cpu.clone()],
             idle,
-            yielding: manage(lever)?,
-            least: least.clone(),
-            quota: manage(AnyLever::new(&cpu, version, CgroupFile::Quota))?,
-            freezer: manage(stop)?,
+            hold: Hold::new(
+                (manage(lever)?, least),
+                (manage(AnyLever::new(&cpu, version, CgroupFile::Quota))?, PERIOD_US),
+                manage(stop)?,
+            ),
             usage: match cpuacct {
                 Some(dir) => VolunteerUsage::CpuacctUsage(dir.join("cpuacct.usage")),
                 None => VolunteerUsage::CpuStat(cpu.join("cpu.stat")),
             },
-            written: None,
             bounds: Bounds::find(
                 memory.as_ref(),
                 pids.as_ref(),
@@ -387,9 +373,7 @@ impl CgroupVolunteer {
         let place =
             Place { mount: PathBuf::new(), leaf: cpu.clone(), version, controllers: vec!["cpu"], required: true };
         volunteer.record_found(std::slice::from_ref(&cpu), &place, ledger)?;
-        volunteer.freezer.set(LeverValue::Frozen(true)).map_err(unavailable)?;
-        volunteer.yielding.set(least.clone()).map_err(unavailable)?;
-        volunteer.quota.set(LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0).map_err(unavailable)?;
+        volunteer.hold.begin().map_err(unavailable)?;
         if guest.is_some() {
             // A guest cannot have more memory or threads than it was started with.
             volunteer.bounds.missing.clear();
@@ -405,7 +389,7 @@ impl CgroupVolunteer {
 
     /// A leaf that was there before has levers to put back; one that was made goes away whole.
     fn record_found(&self, before: &[PathBuf], cpu: &Place, ledger: &mut Ledger) -> Result<(), OpenError> {
-        let mut found = vec![&self.yielding, &self.quota, &self.freezer];
+        let mut found = self.hold.levers().to_vec();
         found.extend(self.bounds.levers());
         found.extend(self.spare.iter().filter_map(SpareCpus::lever));
         let mut found: Vec<Managed> = found.into_iter().cloned().collect();
@@ -441,100 +425,17 @@ impl CgroupVolunteer {
 
     /// Whether the kernel itself makes it yield, and if not, why.
     pub(super) fn yields(&self, hierarchies: &Hierarchies) -> Result<(), NotYielding> {
-        let Some((mount, lever)) = hierarchies.of("cpu").zip(self.yielding.lever.as_cgroup()) else {
+        let Some((mount, lever)) = hierarchies.of("cpu").zip(self.hold.yielding.lever.as_cgroup()) else {
             return Err(NotYielding::NoController);
         };
         IdlePath::new(mount.0, lever.version, &lever.cgroup).check()
-    }
-
-    /// A limit as a value of its ceiling, never above one that was found: that one is the operator's.
-    fn ceiling_of(&self, limit: Quota) -> LeverValue {
-        let limit = match (limit, self.quota.original.ceiling()) {
-            (Quota::AtMost(limit), Some(found)) => Quota::AtMost(limit.min(found)),
-            (Quota::Unlimited, Some(found)) => Quota::AtMost(found),
-            (limit, None) => limit,
-        };
-        match limit {
-            Quota::AtMost(limit) => LeverValue::at_most(limit, PERIOD_US).0,
-            Quota::Unlimited => LeverValue::Quota { quota_us: None, period_us: PERIOD_US },
-        }
-    }
-
-    /// Freezes, or holds to `limit` and thaws. A foreign lever is left alone; where the freezer is foreign
-    /// the ceiling goes down to the least instead, and under a foreign ceiling it stays frozen. A lever that reads as it
-    /// was found is set again: it was given back, or belongs to a new cgroup of the same name, as when a unit was
-    /// started anew.
-    pub(super) fn enforce(
-        &mut self,
-        limit: Quota,
-        frozen: bool,
-        now: Instant,
-    ) -> Result<Vec<ForeignWrite>, LeverError> {
-        let mut met = Vec::new();
-        if frozen {
-            self.freeze(&mut met)?;
-            return Ok(met);
-        }
-        let thaws = self.freezer.ours() != &LeverValue::Frozen(false);
-        let wanted = self.ceiling_of(limit);
-        if thaws || self.quota.has_drifted() || self.is_worth_a_write(&wanted, now) {
-            met.extend(self.quota.set(wanted)?);
-            self.written = Some(now);
-        }
-        if self.quota.is_foreign() {
-            // Nothing of the guard's would hold it.
-            self.freeze(&mut met)?;
-            return Ok(met);
-        }
-        self.give_way(&mut met)?;
-        if thaws {
-            met.extend(self.freezer.set(LeverValue::Frozen(false))?);
-        }
-        Ok(met)
-    }
-
-    fn freeze(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), LeverError> {
-        let least = LeverValue::at_most(CoreShare::ZERO, PERIOD_US).0;
-        let drifted = self.freezer.has_drifted();
-        if drifted || self.freezer.ours() != &LeverValue::Frozen(true) {
-            match self.freezer.set(LeverValue::Frozen(true)) {
-                Ok(found) => met.extend(found),
-                Err(error) => {
-                    // It may run on, so at the least there is. The error that is told is the first.
-                    let _ = self.quota.set(least);
-                    return Err(error);
-                }
-            }
-        }
-        if drifted || self.freezer.is_foreign() || self.quota.has_drifted() {
-            met.extend(self.quota.set(least)?);
-        }
-        self.give_way(met)
-    }
-
-    /// In the idle class or with the least weight, also after somebody has given that back.
-    fn give_way(&mut self, met: &mut Vec<ForeignWrite>) -> Result<(), LeverError> {
-        if self.yielding.has_drifted() || *self.yielding.ours() != self.least {
-            met.extend(self.yielding.set(self.least.clone())?);
-        }
-        Ok(())
-    }
-
-    fn is_worth_a_write(&self, wanted: &LeverValue, now: Instant) -> bool {
-        let (Some(wanted), Some(in_force)) = (wanted.ceiling(), self.quota.ours().ceiling()) else {
-            return wanted != self.quota.ours();
-        };
-        let change = wanted - in_force;
-        let rested = self.written.is_none_or(|at| now.duration_since(at) >= WRITE_PAUSE);
-        change <= -LARGE_SHRINK_PERCENT || (change.abs() >= SMALL_CHANGE_PERCENT && rested)
     }
 
     /// Foreign writes are returned before an error, which the next call meets again.
     pub(super) fn foreign_writes(&mut self) -> Result<Vec<ForeignWrite>, LeverError> {
         let mut met = Vec::new();
         let mut failure = None;
-        let levers = [&mut self.yielding, &mut self.quota, &mut self.freezer].into_iter();
-        for managed in levers.chain(&mut self.bounds.fixed) {
+        for managed in self.hold.levers_mut().into_iter().chain(&mut self.bounds.fixed) {
             match managed.foreign_write() {
                 Ok(found) => met.extend(found),
                 Err(error) => failure = Some(error),
@@ -561,19 +462,14 @@ impl CgroupVolunteer {
         }
     }
 
-    /// Somebody else holds its ceiling, so that it is kept frozen.
-    pub(super) fn has_foreign_ceiling(&self) -> bool {
-        self.quota.is_foreign()
+    /// What holds its CPU.
+    pub(super) fn hold(&self) -> &Hold {
+        &self.hold
     }
 
-    pub(super) fn is_foreign(&self) -> bool {
-        [&self.yielding, &self.quota, &self.freezer].into_iter().any(Managed::is_foreign)
-    }
-
-    pub(super) fn take_back(&mut self) {
-        for managed in [&mut self.yielding, &mut self.quota, &mut self.freezer] {
-            managed.take_back();
-        }
+    /// The same, to set.
+    pub(super) fn hold_mut(&mut self) -> &mut Hold {
+        &mut self.hold
     }
 
     /// Bounds that it lacks, and why.
@@ -611,14 +507,14 @@ impl CgroupVolunteer {
 
     /// What kills whatever is in it, whoever made it.
     pub(super) fn ender(&self, release: MemoryRelease) -> Ender {
-        Ender::Cgroup { dirs: self.dirs.clone(), freezer: self.freezer.lever.clone(), release }
+        Ender::Cgroup { dirs: self.dirs.clone(), freezer: self.hold.freezer.lever.clone(), release }
     }
 
     /// An [`Ender`] has set its freezer.
     pub(super) fn was_ended(&mut self) {
         let stopped = LeverValue::Frozen(true);
-        if self.freezer.lever.read().is_ok_and(|found| found == stopped) {
-            self.freezer.was_set(stopped);
+        if self.hold.freezer.lever.read().is_ok_and(|found| found == stopped) {
+            self.hold.freezer.was_set(stopped);
         }
     }
 }

@@ -40,9 +40,24 @@ pub enum VolunteerError {
     /// The guest or unit that should be the volunteer.
     #[error(transparent)]
     Adopt(#[from] AdoptError),
+    /// The helper does not watch over the domains.
+    #[error("the helper for Xen does not take a watch over the volunteer's domains")]
+    Watch(#[source] io::Error),
     /// The folder of registered process groups.
     #[error("failed to use the registry of process groups `{0}`")]
     Registry(PathBuf, #[source] io::Error),
+}
+
+impl VolunteerError {
+    /// What should be the volunteer, or the way to it, is not there or does not work; unlike a mistake in the config, or a
+    /// ledger without which nothing may be changed.
+    pub(in crate::act) fn is_absence(&self) -> bool {
+        match self {
+            Self::Adopt(error) => matches!(error, AdoptError::NoDomain(_) | AdoptError::NoHypervisor(_)),
+            Self::AnyLever(_) | Self::Watch(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// CPUs cannot be kept free of the volunteer. The texts complete "because …".

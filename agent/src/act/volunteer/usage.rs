@@ -12,4 +12,6 @@ pub enum VolunteerUsage {
     /// Nowhere by itself; the CPU time of niced processes in `/proc/stat` stands for it. Time its
     /// processes spend in the kernel is not in that and counts as foreground, which errs on the safe side.
     NiceTime,
+    /// The hypervisor counts it, together with everybody else's.
+    Hypervisor,
 }

@@ -1,5 +1,11 @@
 //! Where the volunteer's cgroup may be, and what a taken unit keeps, on plain files and on the real hierarchy.
 
+use std::time::Instant;
+
+use gleaner_types::command::Quota;
+use gleaner_types::units::CoreShare;
+
+use super::super::hold::WRITE_PAUSE;
 use super::*;
 
 fn hierarchies(v1: &[&str], v2: Option<&[&str]>) -> Hierarchies {
@@ -96,7 +102,7 @@ impl Unit {
     }
 
     fn enforce(&mut self, percent: f64, frozen: bool) -> Result<Vec<ForeignWrite>, LeverError> {
-        self.volunteer.enforce(Quota::AtMost(CoreShare::clamped(percent)), frozen, Instant::now())
+        self.volunteer.hold.enforce(Quota::AtMost(CoreShare::clamped(percent)), frozen, Instant::now())
     }
 }
 
@@ -115,7 +121,7 @@ fn a_unit_that_was_started_anew_is_held_again() {
 
     // A command that comes before the guard's next look takes everything back.
     unit.start_anew();
-    unit.volunteer.take_back();
+    unit.volunteer.hold.take_back();
     unit.enforce(50.0, false).unwrap();
     assert_eq!(unit.reads(), ["10000 20000", "1", "0"]);
 }
@@ -124,12 +130,12 @@ fn a_unit_that_was_started_anew_is_held_again() {
 fn without_a_limit_there_is_no_quota_but_the_one_found() {
     let mut unit = Unit::adopt();
     let later = Instant::now() + WRITE_PAUSE * 2;
-    let open = |unit: &mut Unit| unit.volunteer.enforce(Quota::Unlimited, false, later).unwrap();
+    let open = |unit: &mut Unit| unit.volunteer.hold.enforce(Quota::Unlimited, false, later).unwrap();
     open(&mut unit);
     assert_eq!(unit.reads(), ["max 20000", "1", "0"]);
     unit.enforce(50.0, false).unwrap();
     assert_eq!(unit.reads()[0], "10000 20000");
-    unit.volunteer.quota.original = LeverValue::Quota { quota_us: Some(70_000), period_us: 100_000 };
+    unit.volunteer.hold.quota.original = LeverValue::Quota { quota_us: Some(70_000), period_us: 100_000 };
     open(&mut unit);
     assert_eq!(unit.reads()[0], "14000 20000", "an operator's own ceiling stays");
     unit.enforce(90.0, false).unwrap();
@@ -154,7 +160,7 @@ fn under_a_foreign_ceiling_it_is_frozen_until_that_is_given_back() {
     assert_eq!(unit.volunteer.foreign_writes().unwrap().len(), 1);
     unit.enforce(99.0, false).unwrap();
     assert_eq!(unit.reads(), ["90000 100000", "1", "1"]);
-    assert!(unit.volunteer.has_foreign_ceiling());
+    assert!(unit.volunteer.hold.has_foreign_ceiling());
     std::fs::write(unit.file("cpu.max"), "max 100000").unwrap();
     unit.enforce(50.0, false).unwrap();
     assert_eq!(unit.reads(), ["10000 20000", "1", "0"]);

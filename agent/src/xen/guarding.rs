@@ -1,0 +1,315 @@
+//! The guard's way to the hypervisor: a helper of its own, which is asked many times a second and never waits for xenstore.
+//! In: the volunteer's domains, looks, settings of CPU. Out: what the volunteer and the others used, a domain's state, and
+//! how often the helper may have paused the volunteer by itself. Called by the guard's meter, the levers of domains and the
+//! volunteer.
+//!
+//! The helper pauses the volunteer's domains when no look came for as long as the lease, or when its pipe closes. One that
+//! fails is given up, upon which it pauses them, and is replaced at the next question, so that whoever is told of the failure
+//! can pause them through the new one at once.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::helper::{self, Helper, PROGRAM, not_of_a_domain, refusal, refused};
+
+/// How long the helper lets the volunteer run without a look, in ms. (Chosen: twenty looks.)
+const LEASE_MS: u64 = 1_000;
+/// How long no helper is started after one that could not be. (Chosen.)
+const REST: Duration = Duration::from_secs(1);
+/// One that fails so soon after another is not replaced at once: longer than a start and a question may take. (Chosen.)
+const RELAPSE: Duration = Duration::from_secs(5);
+const LOOK: &[u8] = b"{\"look\":{}}\n";
+
+static GUARDING: Mutex<Guarding> = Mutex::new(Guarding::new());
+
+/// What the hypervisor alone knows of a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct DomainState {
+    /// Changes with each start.
+    pub(crate) id: u32,
+    pub(crate) vcpus: u32,
+    pub(crate) paused: bool,
+    /// Ceiling in percent of one CPU, 0 is none; `None` where the scheduler has no ceilings.
+    pub(crate) cap_percent: Option<u32>,
+    pub(crate) weight: Option<u32>,
+    lapses: u64,
+}
+
+/// A domain from one start to its end: started anew it has another number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Run {
+    pub(crate) uuid: String,
+    pub(crate) id: u32,
+}
+
+/// CPU time since the helper's first look, in ns. It begins anew with another helper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct Look {
+    pub(crate) foreground_ns: u64,
+    pub(crate) volunteer_ns: u64,
+    lapses: u64,
+    /// CPUs of the hypervisor.
+    #[serde(skip)]
+    pub(crate) physical_cpus: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Look(Look),
+    State(DomainState),
+    Set {},
+    Error { kind: String, message: String },
+}
+
+#[derive(Debug)]
+struct Guarding {
+    helper: Option<Helper>,
+    /// When none could be started, and why.
+    failed: Option<(Instant, String)>,
+    /// When one last failed that had been started.
+    broken: Option<Instant>,
+    /// The volunteer is not as it should be: no look is asked for, so that the lease ends.
+    withheld: bool,
+    /// The volunteer's domains.
+    watched: Vec<Run>,
+    /// Times that the volunteer may have been paused by a helper.
+    lapses: u64,
+    /// Of which the helper that runs has told so many.
+    told: u64,
+}
+
+impl Guarding {
+    const fn new() -> Self {
+        Self { helper: None, failed: None, broken: None, withheld: false, watched: Vec::new(), lapses: 0, told: 0 }
+    }
+
+    fn running(&mut self) -> io::Result<Helper> {
+        if let Some(helper) = self.helper.take() {
+            return Ok(helper);
+        }
+        if let Some((at, why)) = &self.failed
+            && at.elapsed() < REST
+        {
+            return Err(io::Error::other(why.clone()));
+        }
+        self.told = 0;
+        let started = Helper::start().and_then(|mut helper| {
+            watch_by(&mut helper, &self.watched)?;
+            Ok(helper)
+        });
+        self.failed = started.as_ref().err().map(|error| (Instant::now(), error.to_string()));
+        started.map_err(not_of_a_domain)
+    }
+
+    fn ask(&mut self, question: &[u8]) -> io::Result<(Answer, u32)> {
+        let mut helper = self.running()?;
+        let parse =
+            |line: &[u8]| serde_json::from_slice(line).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e));
+        match helper.exchange_line(question).and_then(parse) {
+            Ok(answer) => {
+                let physical_cpus = helper.physical_cpus;
+                self.helper = Some(helper);
+                self.take_lapses(&answer);
+                match answer {
+                    Answer::Error { kind, message } => Err(refusal(&kind, &message)),
+                    answer => Ok((answer, physical_cpus)),
+                }
+            }
+            Err(error) => {
+                self.broke(Instant::now(), &error);
+                Err(not_of_a_domain(io::Error::new(error.kind(), format!("the helper {PROGRAM} failed: {error}"))))
+            }
+        }
+    }
+
+    /// A helper that had been started failed. The first is replaced at the next question; after a second, whoever asks does
+    /// not wait anew each time.
+    fn broke(&mut self, now: Instant, error: &io::Error) {
+        if self.broken.is_some_and(|before| now.duration_since(before) < RELAPSE) {
+            self.failed = Some((now, format!("the helper {PROGRAM} failed: {error}")));
+        }
+        self.broken = Some(now);
+        // It may have paused the volunteer at its end.
+        self.lapses += 1;
+    }
+
+    fn take_lapses(&mut self, answer: &Answer) {
+        if let Answer::Look(Look { lapses, .. }) | Answer::State(DomainState { lapses, .. }) = answer
+            && *lapses != self.told
+        {
+            self.told = *lapses;
+            self.lapses += 1;
+        }
+    }
+}
+
+fn watch_by(helper: &mut Helper, volunteers: &[Run]) -> io::Result<()> {
+    // One that fails to say that it was told may pause it all the same.
+    if !volunteers.is_empty() {
+        helper.watches(true);
+    }
+    let body = json!({ "volunteers": volunteers, "lease_ms": LEASE_MS });
+    refused(helper.exchange(&json!({ "watch": body }))?)?;
+    helper.watches(!volunteers.is_empty());
+    Ok(())
+}
+
+fn with<T>(f: impl FnOnce(&mut Guarding) -> io::Result<T>) -> io::Result<T> {
+    f(&mut GUARDING.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn unexpected() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the helper answered another question")
+}
+
+/// From now on these domains are the volunteer: paused by the helper when it is not asked to look in time.
+///
+/// # Errors
+/// When there is no helper that answers.
+pub(crate) fn watch(volunteers: Vec<Run>) -> io::Result<()> {
+    helper::end_in_haste(false);
+    with(|guarding| {
+        guarding.watched = volunteers;
+        let mut helper = guarding.running()?;
+        if let Err(error) = watch_by(&mut helper, &guarding.watched) {
+            guarding.broke(Instant::now(), &error);
+            return Err(not_of_a_domain(error));
+        }
+        guarding.helper = Some(helper);
+        Ok(())
+    })
+}
+
+/// From now on no look is asked for, because the volunteer could not be held, or it is again. Without looks the helper pauses
+/// it when the lease ends.
+pub(crate) fn withhold(withheld: bool) {
+    GUARDING.lock().unwrap_or_else(PoisonError::into_inner).withheld = withheld;
+}
+
+/// There is no volunteer any more: nothing pauses its domains. A helper that does not take that is ended.
+pub(crate) fn unwatch() {
+    helper::end_in_haste(true);
+    // What fails here leaves no helper, and a new one knows of no volunteer.
+    let taken = with(|guarding| {
+        guarding.watched = Vec::new();
+        guarding.withheld = false;
+        if let Some(mut helper) = guarding.helper.take() {
+            watch_by(&mut helper, &[])?;
+            guarding.helper = Some(helper);
+        }
+        Ok(())
+    });
+    if taken.is_err() {
+        helper::end_in_haste(true);
+    }
+}
+
+/// What the volunteer and everybody else used. It is the sign of life that lets the volunteer run on.
+///
+/// # Errors
+/// `NotFound` when the volunteer has no domain; when there is no helper, or it failed.
+pub(crate) fn look() -> io::Result<Look> {
+    let looked = with(|guarding| {
+        if guarding.watched.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the volunteer has no domain"));
+        }
+        if guarding.withheld {
+            return Err(io::Error::other("the volunteer could not be held"));
+        }
+        guarding.ask(LOOK)
+    });
+    match looked? {
+        (Answer::Look(look), physical_cpus) => Ok(Look { physical_cpus, ..look }),
+        _ => Err(unexpected()),
+    }
+}
+
+/// A domain's state.
+///
+/// # Errors
+/// `NotFound` for a domain that is gone; when there is no helper, or it failed.
+pub(crate) fn state(uuid: &str) -> io::Result<DomainState> {
+    let question = format!("{}\n", json!({ "state": { "uuid": uuid } }));
+    match with(|guarding| guarding.ask(question.as_bytes()))? {
+        (Answer::State(state), _) => Ok(state),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Sets a cap, a weight or a pause, by the name of the protocol's field; with a number only while the domain has that one.
+///
+/// # Errors
+/// As [`state`], and the helper's refusal.
+pub(super) fn set(uuid: &str, id: Option<u32>, key: &str, value: &Value) -> io::Result<()> {
+    let question = format!("{}\n", json!({ "set": { "uuid": uuid, "id": id, key: value } }));
+    match with(|guarding| guarding.ask(question.as_bytes()))? {
+        (Answer::Set {}, _) => Ok(()),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Times that a helper may have paused the volunteer by itself, as of the last answer.
+pub(crate) fn lapses() -> u64 {
+    GUARDING.lock().unwrap_or_else(PoisonError::into_inner).lapses + helper::ended()
+}
+
+/// A helper may have paused the volunteer since there were so many lapses, or may do so now.
+pub(crate) fn has_lapsed_since(lapses: u64) -> bool {
+    helper::is_one_ending() || self::lapses() != lapses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Answer {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_lapse_is_noticed_once_by_whatever_answer_tells_it_first() {
+        let mut guarding = Guarding::new();
+        let look = r#"{"look":{"foreground_ns":5,"volunteer_ns":3,"lapses":0}}"#;
+        let state = r#"{"state":{"id":3,"vcpus":1,"cpu_ns":1,"paused":true,"cap_percent":0,"weight":1,"lapses":1}}"#;
+        for (text, lapses) in [(look, 0), (state, 1), (&look.replace(":0}}", ":1}}"), 1)] {
+            guarding.take_lapses(&parse(text));
+            assert_eq!(guarding.lapses, lapses, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_helper_that_fails_is_replaced_at_once_but_not_again_and_again() {
+        let (mut guarding, error) = (Guarding::new(), io::Error::other("no answer"));
+        let start = Instant::now();
+        guarding.broke(start, &error);
+        assert!(guarding.failed.is_none(), "the next question starts another");
+        guarding.broke(start + RELAPSE / 2, &error);
+        assert!(guarding.failed.is_some(), "that one failed too");
+        guarding.failed = None;
+        guarding.broke(start + RELAPSE * 2, &error);
+        assert!(guarding.failed.is_none() && guarding.lapses == 3);
+    }
+
+    #[test]
+    fn without_a_domain_nothing_is_looked_at() {
+        assert_eq!(look().unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_are_errors() {
+        for bad in
+            [r#"{"look":{}}"#, r#"{"look":{"foreground_ns":-1,"volunteer_ns":0,"lapses":0}}"#, "[]", r#"{"x":1}"#]
+        {
+            assert!(serde_json::from_str::<Answer>(bad).is_err(), "{bad}");
+        }
+        let Answer::Error { kind, message } = parse(r#"{"error":{"kind":"absent","message":"no such domain"}}"#) else {
+            panic!()
+        };
+        assert_eq!(refusal(&kind, &message).kind(), io::ErrorKind::NotFound);
+    }
+}
