@@ -253,9 +253,8 @@ impl Sensor {
     }
 
     fn charged(&self) -> BTreeMap<WorkloadId, Bytes> {
-        let one = |followed: &Followed| {
-            Some((followed.found.id.clone(), *followed.previous.as_ref()?.charged.value()?))
-        };
+        let one =
+            |followed: &Followed| Some((followed.found.id.clone(), *followed.previous.as_ref()?.charged.value()?));
         self.followed.values().filter_map(one).collect()
     }
 
