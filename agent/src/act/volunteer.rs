@@ -187,8 +187,8 @@ fn foreseen_spare(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
 /// The guard's law and why, in a sentence.
 fn law_in_words(yields: &Result<Yields, NotYielding>) -> String {
     match yields {
-        Ok(Yields::LeastWeight) => "no quota but a command's or that of its harm, because the hypervisor gives its domains \
-                                    the least weight: foreground that wants every CPU has a little less"
+        Ok(Yields::LeastWeight) => "no quota but a command's, because the hypervisor gives its domains the least weight: foreground that \
+                                    wants every CPU has some percent less"
             .to_owned(),
         Ok(Yields::Outright | Yields::ByWeight) => {
             "open, without a quota while the foreground leaves at least guard.open_above of the host, because the kernel itself makes \
