@@ -26,13 +26,19 @@ pub fn facts(hierarchies: &Hierarchies, levers: Levers, trying: bool) -> HostFac
     let cpus = system.as_ref().map_or(&[][..], System::cpus);
     HostFacts {
         cpu_model: cpus.first().map(|cpu| cpu.brand().trim().to_owned()).unwrap_or_default(),
-        cores: u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1),
+        cores: hypervisors_cpus().unwrap_or_else(|| u32::try_from(cpus.len()).unwrap_or(u32::MAX)).max(1),
         memory: Bytes(system.as_ref().map_or(0, System::total_memory)),
         kernel: System::kernel_version().unwrap_or_default(),
         cgroups: hierarchies.mode(),
         offers: offers(&Roots::default(), hierarchies, trying),
         levers,
     }
+}
+
+/// CPUs of the hypervisor, of which a control domain has only some; `None` where there is none, or it does not tell.
+fn hypervisors_cpus() -> Option<u32> {
+    let is_control_domain = crate::xen::is_control_domain(&Roots::default().proc);
+    is_control_domain.then(crate::xen::sample)?.ok().map(|hypervisor| hypervisor.physical_cpus)
 }
 
 /// What the host offers, each capability once: sensors here, and what the levers of the catalogue say of themselves.
@@ -62,8 +68,7 @@ fn guests(roots: &Roots) -> Finding {
 }
 
 fn xen(roots: &Roots) -> Finding {
-    let text = std::fs::read_to_string(roots.proc.join("xen/capabilities")).unwrap_or_default();
-    if !text.contains("control_d") {
+    if !crate::xen::is_control_domain(&roots.proc) {
         return absent(Reason::NoControlDomain);
     }
     match crate::xen::helper_program() {

@@ -107,7 +107,8 @@ pub(crate) fn qemu(proc: &Path, pid: &str) -> Option<QemuCommand> {
 }
 
 /// What a command line (`/proc/PID/cmdline`: arguments ended by NUL) says of a QEMU guest; `None` if it is
-/// none. The process's short name is of no use: it is cut to 15 characters, or the guest's own.
+/// none. The process's short name is of no use: it is cut to 15 characters, or the guest's own. What emulates the devices of a
+/// Xen domain is none either: the domain is the guest.
 pub(crate) fn parse_qemu(cmdline: &[u8]) -> Option<QemuCommand> {
     let mut arguments = cmdline.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let program = arguments.next()?;
@@ -128,6 +129,7 @@ pub(crate) fn parse_qemu(cmdline: &[u8]) -> Option<QemuCommand> {
             // What the guest sees as its machine's, which is the only one that Proxmox gives.
             "smbios" => command.uuid = command.uuid.or_else(|| part_of(&argument, "uuid=")),
             "id" => command.vmid = argument.parse().ok(),
+            "xen-domid" => return None,
             "chardev" => sockets.extend(listening_socket(&argument)),
             "mon" if argument.contains("mode=control") => monitors.extend(part_of(&argument, "chardev=")),
             _ => {}
@@ -225,6 +227,7 @@ mod tests {
             QemuCommand { name: Some("web".into()), uuid: Some("4d-e2".into()), vmid: Some(101), monitor: None };
         assert_eq!(proxmox, named);
         assert_eq!(parse("kvm -smbios uuid=a -uuid b -id x").unwrap().uuid.as_deref(), Some("b"));
+        assert_eq!(parse("/usr/bin/qemu-system-i386 -xen-domid 3 -name batch-1 -M xenfv"), None);
         let libvirt = parse("/usr/bin/kvm -name guest=win,,10,debug-threads=on -S").unwrap();
         assert_eq!(libvirt.name.as_deref(), Some("win,10"));
         let monitor = |text: &str| parse(text).unwrap().monitor.map(|path| path.display().to_string());

@@ -155,6 +155,8 @@ fn xen_domains_from_inside() {
     sh("MEMORY=32 mkdom one burn && mkdom two burn");
     sh("xl vcpu-pin Domain-0 all 0; xl vcpu-pin one all 1; xl vcpu-pin two all 1");
     println!("{}", run(&["doctor"]).lines().find(|line| line.contains("xen domains")).unwrap());
+    let doctor: Value = serde_json::from_str(&run(&["doctor", "--json"])).unwrap();
+    assert_eq!(doctor["cores"], 2, "the hypervisor's CPUs, not the control domain's one");
     figures_agree();
     levers_bite();
     pausing_stops_a_domain();
