@@ -36,6 +36,11 @@ struct State {
 }
 
 impl State {
+    /// The lease begins now.
+    fn renew(&mut self, now: Instant) {
+        self.until = (!self.volunteers.is_empty()).then(|| now + self.lease);
+    }
+
     /// Nobody looks after the volunteer any more. Tells whether it has to be tried again.
     fn lapse(&mut self, now: Instant) -> bool {
         let paused = (self.pause)(&self.volunteers);
@@ -76,8 +81,8 @@ impl Watchdog {
     /// From now on these are the volunteer, under a lease of that length, which begins now.
     pub(crate) fn set(&self, volunteers: Vec<Run>, lease: Duration, now: Instant) {
         let mut state = self.0.lock();
-        state.until = (!volunteers.is_empty()).then(|| now + lease);
         (state.volunteers, state.lease) = (volunteers, lease);
+        state.renew(now);
         self.0.changed.notify_all();
     }
 
@@ -89,11 +94,9 @@ impl Watchdog {
     /// A sign of life: the lease begins anew.
     pub(crate) fn renew(&self, now: Instant) {
         let mut state = self.0.lock();
-        if state.volunteers.is_empty() {
-            return;
-        }
+        // Of one that runs already the thread finds the new end when the old one comes.
         let begins = state.until.is_none();
-        state.until = Some(now + state.lease);
+        state.renew(now);
         if begins {
             self.0.changed.notify_all();
         }
@@ -103,8 +106,8 @@ impl Watchdog {
     /// whoever lets the volunteer run may hang before the next look.
     pub(crate) fn without_it<T>(&self, renewed: bool, now: Instant, f: impl FnOnce() -> T) -> T {
         let mut state = self.0.lock();
-        if renewed && !state.volunteers.is_empty() {
-            state.until = Some(now + state.lease);
+        if renewed {
+            state.renew(now);
             self.0.changed.notify_all();
         }
         f()

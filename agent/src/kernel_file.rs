@@ -154,6 +154,11 @@ pub(crate) fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty())
 }
 
+/// The number of the first line `KEY NUMBER`.
+pub(crate) fn keyed_number(bytes: &[u8], key: &str) -> Option<u64> {
+    lines(bytes).find_map(|line| number(line.strip_prefix(key.as_bytes())?.strip_prefix(b" ")?.trim_ascii()))
+}
+
 /// A decimal number without sign; `None` for anything else, or more than fits.
 pub(crate) fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {

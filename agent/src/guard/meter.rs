@@ -13,6 +13,7 @@ use gleaner_types::units::CoreShare;
 
 use crate::act::volunteer::VolunteerUsage;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
+use crate::kernel_file::keyed_number;
 use crate::xen;
 
 /// A counter could not be read.
@@ -105,7 +106,7 @@ impl Counter {
 }
 
 fn usage_usec(text: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.parse().ok()
+    keyed_number(text.as_bytes(), "usage_usec")
 }
 
 /// user, nice, system, idle, iowait, irq, softirq of the first line of `/proc/stat` (proc(5)).

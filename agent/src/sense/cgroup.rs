@@ -10,7 +10,7 @@ use super::machine::parse_pressure;
 use super::perf::{Counters, parse_cpu_list};
 use super::rates::RawWorkload;
 use crate::hierarchies::Hierarchies;
-use crate::kernel_file::{KeptFile, fields, lines, malformed, number};
+use crate::kernel_file::{KeptFile, fields, keyed_number, lines, malformed, number};
 
 /// The files of one cgroup.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Memory {
     charged: KeptFile,
     stat: KeptFile,
     /// Key of the pages of files that were not used again of late, of all cgroups below it too.
-    inactive_file: &'static [u8],
+    inactive_file: &'static str,
 }
 
 impl Memory {
@@ -40,21 +40,15 @@ impl Memory {
     /// not tell them apart, all counts.
     fn read(&mut self, buffer: &mut Vec<u8>) -> [Reading<Bytes>; 2] {
         let charged = single(Some(&mut self.charged), "memory", buffer);
-        let inactive = self.stat.read(buffer).ok().and_then(|stat| parse_memory_stat(stat, self.inactive_file));
+        let inactive = self.stat.read(buffer).ok().and_then(|stat| keyed_number(stat, self.inactive_file));
         let working_set = charged.clone().map(|all| Bytes(all.saturating_sub(inactive.unwrap_or(0))));
         [working_set, charged.map(Bytes)]
     }
 }
 
-/// A line `KEY NUMBER` of `memory.stat`.
-pub(crate) fn parse_memory_stat(bytes: &[u8], key: &[u8]) -> Option<u64> {
-    lines(bytes).find_map(|line| number(line.strip_prefix(key)?.strip_prefix(b" ")?.trim_ascii()))
-}
-
 /// `cpu.stat` of version 2.
 pub(crate) fn parse_cpu_stat(bytes: &[u8]) -> Result<u64, Absence> {
-    lines(bytes)
-        .find_map(|line| number(line.strip_prefix(b"usage_usec ")?))
+    keyed_number(bytes, "usage_usec")
         .and_then(|usec| usec.checked_mul(1_000))
         .ok_or_else(|| malformed("cpu.stat", bytes))
 }
@@ -163,7 +157,7 @@ impl Files {
                 _ => None,
             };
             let memory = match [file("memory", "memory.usage_in_bytes"), file("memory", "memory.stat")] {
-                [Some(charged), Some(stat)] => Some(Memory { charged, stat, inactive_file: b"total_inactive_file" }),
+                [Some(charged), Some(stat)] => Some(Memory { charged, stat, inactive_file: "total_inactive_file" }),
                 _ => None,
             };
             Self::V1 { cpu: file("cpuacct", "cpuacct.usage"), memory, disk }
@@ -176,7 +170,7 @@ impl Files {
                 memory: Memory {
                     charged: file("memory.current"),
                     stat: file("memory.stat"),
-                    inactive_file: b"inactive_file",
+                    inactive_file: "inactive_file",
                 },
                 disk: file("io.stat"),
                 block_devices: sys.join("dev/block"),
@@ -263,7 +257,7 @@ mod tests {
         let mut memory = Memory {
             charged: KeptFile::new(folder.path().join("memory.current")),
             stat: KeptFile::new(folder.path().join("memory.stat")),
-            inactive_file: b"inactive_file",
+            inactive_file: "inactive_file",
         };
         let mut read = || memory.read(&mut Vec::new()).map(|reading| reading.value().copied());
         assert_eq!(read(), [None, None]);
@@ -291,7 +285,7 @@ mod tests {
         #[test]
         fn no_text_makes_a_parser_panic(text in "(8:0 |rbytes=|Read |usage_usec |some total=|[ a-z0-9:=\n]){0,40}") {
             _ = parse_cpu_stat(text.as_bytes());
-            _ = parse_memory_stat(text.as_bytes(), b"usage_usec");
+            _ = keyed_number(text.as_bytes(), "usage_usec");
             _ = parse_pressure_total(text.as_bytes());
             _ = parse_blkio(text.as_bytes());
             _ = parse_io_stat(text.as_bytes(), |_| true);

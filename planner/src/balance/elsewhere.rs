@@ -135,7 +135,7 @@ impl Elsewhere {
         });
         let given = Given {
             target_ms: observed.target_ms,
-            mean_ms: self.median(|seen| seen.mean_ms),
+            mean_ms: median_ms(&self.missed),
             from: from.collect(),
             used: (0..shares.len()).map(|index| mean(&self.missed, |seen| seen.used[index])).collect(),
             began: shares,
@@ -153,9 +153,10 @@ impl Elsewhere {
 
     /// Goes on with what is given back, or ends it.
     fn go_on(&mut self, mut given: Given, seen: &Seen, observed: &Observation, request: &mut Request) {
-        let is_same = given.asked.len() == seen.shares.len()
-            && given.target_ms.total_cmp(&seen.target_ms).is_eq()
-            && given.asked.iter().zip(&seen.shares).all(|(asked, share)| share - asked <= MOVED * asked);
+        let is_same_target = given.target_ms.total_cmp(&seen.target_ms).is_eq();
+        // By relief of a surge, for one.
+        let has_risen = given.asked.len() != seen.shares.len()
+            || given.asked.iter().zip(&seen.shares).any(|(asked, share)| share - asked > MOVED * asked);
         let needs_more = |(own, from): (&ObservedShare, &Option<f64>)| {
             let used = own.utilisation.map_or(0.0, |used| used.value() * own.share.part());
             let most = from.map_or(f64::INFINITY, |from| UNDER_LOAD * from);
@@ -170,15 +171,15 @@ impl Elsewhere {
         let (was_better, is_better) = (self.missed.last().is_some_and(better), better(seen));
         self.remember(seen.clone());
         let is_a_little_worse =
-            self.missed.len() == INTERVALS && self.median(|seen| seen.mean_ms) > WORSE_MEDIAN * given.mean_ms;
+            self.missed.len() == INTERVALS && median_ms(&self.missed) > WORSE_MEDIAN * given.mean_ms;
         given.intervals += 1;
-        if !is_same || is_worse || is_a_little_worse || needs_more {
-            if !is_same {
-                // Relief of a surge may have raised a share. If the target was changed, all begins anew.
-                let has_risen = given.target_ms.total_cmp(&seen.target_ms).is_eq();
-                self.pause = if has_risen { PAUSE } else { self.pause };
-            } else if (is_worse || is_a_little_worse) && !is_cut {
-                self.matters(is_a_little_worse);
+        if !is_same_target || has_risen || is_worse || is_a_little_worse || needs_more {
+            match (is_same_target, has_risen) {
+                // All begins anew.
+                (false, _) => {}
+                (true, true) => self.pause = PAUSE,
+                (true, false) if (is_worse || is_a_little_worse) && !is_cut => self.matters(is_a_little_worse),
+                (true, false) => {}
             }
             self.given = Some(given);
             return self.restore(observed, request);
@@ -260,7 +261,7 @@ impl Elsewhere {
     /// The response time of the later half of the intervals is no better than that of the earlier.
     fn is_no_better(&self) -> bool {
         let (earlier, later) = self.halves();
-        median(later, |seen| seen.mean_ms) >= NO_BETTER * median(earlier, |seen| seen.mean_ms)
+        median_ms(later) >= NO_BETTER * median_ms(earlier)
     }
 
     /// A share is used no more in the later half than in the earlier: the load is not why more of it does not help.
@@ -268,19 +269,15 @@ impl Elsewhere {
         let (earlier, later) = self.halves();
         mean(later, |seen| seen.used[index]) <= USED_AS_MUCH * mean(earlier, |seen| seen.used[index])
     }
-
-    fn median(&self, value: impl Fn(&Seen) -> f64) -> f64 {
-        median(&self.missed, value)
-    }
 }
 
 fn mean(seen: &[Seen], value: impl Fn(&Seen) -> f64) -> f64 {
     seen.iter().map(value).sum::<f64>() / seen.len().max(1) as f64
 }
 
-/// The middle one of the intervals' values, or the mean of the middle two.
-fn median(seen: &[Seen], value: impl Fn(&Seen) -> f64) -> f64 {
-    let mut values: Vec<f64> = seen.iter().map(value).collect();
+/// The middle one of the intervals' response times, or the mean of the middle two.
+fn median_ms(seen: &[Seen]) -> f64 {
+    let mut values: Vec<f64> = seen.iter().map(|seen| seen.mean_ms).collect();
     values.sort_by(f64::total_cmp);
     let Some(upper) = values.get(values.len() / 2) else { return 0.0 };
     let lower = values[(values.len() - 1) / 2];

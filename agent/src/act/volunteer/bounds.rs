@@ -16,7 +16,7 @@ use crate::act::ledger::{Ledger, LedgerError};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::settings::{ActSettings, Bound};
 use crate::hierarchies::CgroupVersion;
-use crate::kernel_file::read_bounded;
+use crate::kernel_file::{keyed_number, read_bounded};
 use crate::launch::restrict::OPEN_FILES;
 use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue, ProcessLever};
 use crate::sense::machine::{Memory, parse_meminfo, parse_swap};
@@ -213,14 +213,8 @@ impl MemoryLevers {
             true => &["inactive_file", "active_file", "slab_reclaimable"],
             false => &["total_inactive_file", "total_active_file"],
         };
-        Ok(Bytes(all.saturating_sub(keys.iter().map(|key| counted(&stat, key)).sum())))
+        Ok(Bytes(all.saturating_sub(keys.iter().filter_map(|key| keyed_number(stat.as_bytes(), key)).sum())))
     }
-}
-
-/// A line `KEY NUMBER`; 0 where there is none.
-fn counted(stat: &str, key: &str) -> u64 {
-    let find = |line: &str| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok();
-    stat.lines().find_map(find).unwrap_or(0)
 }
 
 /// The lower of a bound and a limit that was found: that one is the operator's.
