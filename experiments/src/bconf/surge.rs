@@ -1,8 +1,8 @@
 //! A surge of load, with and without relief between control intervals: 300 → 500 and 50 → 500 clients of TPC-W. In: seeds.
 //! Out: figures. Called by the experiment.
 //!
-//! An interval is stepped in parts, so that the relief may come within it: two seconds after the CPU has been strained for
-//! three, which the questions to the source and the command take. Both ways have the same noise.
+//! An interval is stepped in parts, so that the relief may come within it: two seconds after the CPU or the disk has been
+//! strained for three, which the questions to the source and the command take. Both ways have the same noise.
 
 use gleaner_planner::balance::surge::{SLOW, STRAINED_S, is_strained, raised};
 use gleaner_planner::balance::{Resource, Share};
@@ -80,7 +80,7 @@ fn course(before: f64, relieves: bool, seed: u64) -> Course {
     let mut shares: Vec<Vec<Share>> = hosted.iter().map(Hosted::first_shares).collect();
     let mut control = Control::new(Method::BConf, hosted.len());
     let mut course = Course::default();
-    // CPU used in the last interval, as parts of the hosts.
+    // CPU and disk used in the last interval, as parts of the hosts.
     let mut last: Vec<Option<Vec<f64>>> = vec![None; hosted.len()];
     for interval in 0..INTERVALS {
         let mut seen: Vec<Vec<Interval>> = vec![Vec::new(); hosted.len()];
@@ -97,11 +97,11 @@ fn course(before: f64, relieves: bool, seed: u64) -> Course {
             for at in 0..hosted.len() {
                 let Some(part) = seen[at].last() else { continue };
                 let slow = part.response_ms.is_none_or(|response_ms| response_ms > SLOW * hosted[at].target_ms);
-                let is_strained = |index: usize, cpu: Fraction| {
-                    let last = last[at].as_ref().map(|last| last[index] / shares[at][2 * index].part().max(1e-9));
-                    is_strained(cpu.value(), last)
-                };
-                let strained = part.tiers.iter().enumerate().any(|(index, tier)| is_strained(index, tier.cpu));
+                let used = part.tiers.iter().flat_map(|tier| [tier.cpu, tier.disk]);
+                let strained = used.enumerate().any(|(index, used)| {
+                    let last = last[at].as_ref().map(|last| last[index] / shares[at][index].part().max(1e-9));
+                    is_strained(used.value(), last)
+                });
                 // In the last part the balancer is as fast.
                 let in_time = part_index + 1 < PARTS;
                 if relieves && in_time && !relieved[at] && slow && strained && part_s >= STRAINED_S {
@@ -116,8 +116,8 @@ fn course(before: f64, relieves: bool, seed: u64) -> Course {
         course.relative.push(response);
         for (last, (seen, shares)) in last.iter_mut().zip(seen.iter().zip(&shares)) {
             let tiers = over(seen).tiers;
-            *last =
-                Some(tiers.iter().zip(shares.chunks(2)).map(|(tier, own)| tier.cpu.value() * own[0].part()).collect());
+            let used = tiers.iter().flat_map(|tier| [tier.cpu, tier.disk]);
+            *last = Some(used.zip(shares).map(|(used, share)| used.value() * share.part()).collect());
         }
         let observations: Vec<_> = hosted
             .iter()
@@ -130,9 +130,16 @@ fn course(before: f64, relieves: bool, seed: u64) -> Course {
     course
 }
 
+/// Intervals from the surge until a few in a row are fast enough. Later ones are slow by chance, as with a constant load.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
+fn ended(course: &Course) -> usize {
+    course.settling(AT, TOO_SLOW - 1.0, 1.0) as usize
+}
+
 pub(super) fn surge_figures(out: &mut Reproduction, seeds: &[u64]) {
-    let after = |course: &Course| course.relative[AT..].to_vec();
-    let slow = |course: &Course| after(course).iter().filter(|own| **own > TOO_SLOW).count() as f64;
+    let slow_in = |relative: &[f64]| relative.iter().filter(|own| **own > TOO_SLOW).count() as f64;
+    let slow = |course: &Course| slow_in(&course.relative[AT..AT + ended(course)]);
+    let later = |course: &Course| slow_in(&course.relative[AT + ended(course)..]);
     let worst = |course: &Course| course.worst(AT);
     let runs = |before: f64, relieves: bool| -> Vec<Course> {
         seeds.iter().map(|seed| course(before, relieves, *seed)).collect()
@@ -144,14 +151,21 @@ pub(super) fn surge_figures(out: &mut Reproduction, seeds: &[u64]) {
         let (own, own_worst) = (of(&with, &slow), of(&with, &worst));
         (intervals, worsts) = (intervals.max(own), worsts.max(own_worst));
         notes.push(format!(
-            "{before} → {TPCW_CLIENTS} clients: {own:.2} intervals above {TOO_SLOW} of the target, worst {own_worst:.2}, R(e) \
-             {:.0} %; without relief {:.2}, {:.2}, {:.0} %",
+            "{before} → {TPCW_CLIENTS} clients: {own:.2} intervals above {TOO_SLOW} of the target until three in a row are not, \
+             {:.2} of the later ones, worst {own_worst:.2}, R(e) {:.0} %; without relief {:.2}, {:.2}, {:.2}, {:.0} %",
+            of(&with, &later),
             of(&with, &Course::deviation),
             of(&without, &slow),
+            of(&without, &later),
             of(&without, &worst),
             of(&without, &Course::deviation),
         ));
     }
+    let steady = runs(TPCW_CLIENTS, true);
+    notes.push(format!(
+        "without a surge {:.2} of as many intervals are above",
+        of(&steady, &|c| slow_in(&c.relative[AT..]))
+    ));
     let note = notes.join("; ");
     let most = ("at most 2", intervals <= MOST_INTERVALS);
     out.figures.push(figure("bconf.surge_intervals", None, intervals, "intervals", most, note.clone()));

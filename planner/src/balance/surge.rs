@@ -8,15 +8,15 @@ use gleaner_types::units::Fraction;
 use super::Share;
 use super::scaler::load;
 
-/// Seconds in a row for which a CPU share has to be strained. Chosen: shorter ones are bursts that a limit averages.
+/// Seconds in a row for which a share of CPU or disk has to be strained. Chosen: shorter ones are bursts that a limit averages.
 pub const STRAINED_S: f64 = 3.0;
 /// Response time over the target from which it is a surge. Chosen: below it the balancer's step suffices.
 pub const SLOW: f64 = 2.0;
-/// Use of a CPU share over its mean in the last control interval from which its source is asked, though the share is not used
+/// Use of a share over its mean in the last control interval from which its source is asked, though the share is not used
 /// up: requests may wait for something else. Chosen: twice the usual change from one interval to the next.
 const RISE: f64 = 1.25;
 
-/// Whether the use of a CPU share looks like a surge: `part` of it is used now, `last` was in the last control interval.
+/// Whether the use of a share of CPU or disk looks like a surge: `part` of it is used now, `last` was in the last control interval.
 #[must_use]
 pub fn is_strained(part: f64, last: Option<f64>) -> bool {
     match load(Some(Fraction::clamped(part.min(1.0)))) {

@@ -53,10 +53,10 @@ pub(super) struct TierShare {
     /// Time that it waited for the CPU over the control interval, on the scale of use: of a share of CPU.
     #[serde(default)]
     pub(super) waited: f64,
-    /// Seconds for which its use has looked like a surge now: of a share of CPU.
+    /// Seconds for which its use has looked like a surge now: of a share of CPU or disk.
     #[serde(default)]
     pub(super) strained_s: f64,
-    /// Of them, those for which its tier waited for the CPU as long as it ran.
+    /// Of them, those for which its tier waited for the CPU as long as it ran: of a share of CPU.
     #[serde(default)]
     pub(super) waiting_s: f64,
 }
@@ -294,7 +294,7 @@ pub(super) fn movable(hosts: &Hosts, host: &HostId, resource: Resource) -> bool 
 }
 
 /// A resource's use by a workload, in the unit of its bounds.
-fn use_of(sample: &WorkloadSample, resource: Resource) -> Option<f64> {
+pub(super) fn use_of(sample: &WorkloadSample, resource: Resource) -> Option<f64> {
     match resource {
         Resource::Cpu => Some(sample.cpu.value()?.percent()),
         Resource::Memory => Some(sample.memory.value()?.0 as f64 / f64::from(1 << 20)),

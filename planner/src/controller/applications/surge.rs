@@ -1,5 +1,5 @@
-//! Fast relief of a surge: an application whose CPU is used up for seconds, and whose response time is far above its target,
-//! gets at once what is free on its hosts. The balancer goes on from there when its control interval ends. Ours; the paper
+//! Fast relief of a surge: an application whose CPU or disk is used up for seconds, and whose response time is far above its
+//! target, gets at once what is free on its hosts. The balancer goes on from there when its control interval ends. Ours; the paper
 //! waits for the interval.
 //! In: reports of every second, and the source's answer when it is asked early. Out: questions, and larger shares. Called by
 //! the owner of the applications.
@@ -11,7 +11,7 @@ use gleaner_types::report::HostReport;
 
 use super::Applications;
 use super::limited::{in_force, used_of};
-use super::managed::{Managed, REPORTED_CHANGE, TierShare, bounds_of, movable};
+use super::managed::{Managed, REPORTED_CHANGE, TierShare, bounds_of, movable, use_of};
 use crate::balance::surge::{SLOW, STRAINED_S, is_strained, raised};
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
@@ -22,25 +22,28 @@ use crate::controller::outputs::Outputs;
 const MOST_QUESTIONS: u32 = 3;
 
 impl Applications {
-    /// Books for how long CPU shares on a host have looked like a surge.
+    /// Books for how long shares of CPU and disk on a host have looked like a surge. A cache fills whatever memory there is.
     pub(super) fn strain(&mut self, report: &HostReport, hosts: &Hosts) {
         for managed in self.managed.values_mut() {
             let is_limited = managed.is_limited();
             let amounts: Vec<f64> = managed.shares.iter().map(|own| in_force(managed, own, hosts)).collect();
             let tiers = &managed.status.spec.tiers;
             let own = managed.shares.iter_mut().zip(amounts);
-            for (share, amount) in own.filter(|(share, _)| share.resource == Resource::Cpu) {
+            for (share, amount) in own.filter(|(share, _)| matches!(share.resource, Resource::Cpu | Resource::Disk)) {
                 let tier = &tiers[share.tier];
                 if tier.host != report.host {
                     continue;
                 }
                 let sample = report.workloads.iter().find(|sample| sample.id == tier.workload);
-                let used = sample.and_then(|sample| sample.cpu.value()).map(|cpu| cpu.percent());
-                let waited = sample.and_then(|sample| sample.cpu_wait.value()).map_or(0.0, |wait| wait.percent());
+                let used = sample.and_then(|sample| use_of(sample, share.resource));
+                // Waits for the CPU say nothing of a disk.
+                let wait =
+                    sample.filter(|_| share.resource == Resource::Cpu).and_then(|sample| sample.cpu_wait.value());
+                let waited = wait.map_or(0.0, |wait| wait.percent());
                 let part = used.and_then(|used| used_of((used, 1.0), waited, amount, true)).filter(|_| is_limited);
                 let last = share.last_used.map(|last| last / amount.max(1e-9));
                 let is_strained = part.is_some_and(|part| is_strained(part, last));
-                let waits = is_strained && used.is_some_and(|used| waited >= used);
+                let waits = is_strained && wait.is_some() && used.is_some_and(|used| waited >= used);
                 share.strained_s = if is_strained { share.strained_s + report.interval_s } else { 0.0 };
                 share.waiting_s = if waits { share.waiting_s + report.interval_s } else { 0.0 };
             }

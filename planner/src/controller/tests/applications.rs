@@ -4,6 +4,7 @@ use gleaner_test_support::report::workload;
 use gleaner_types::application::{ApplicationSpec, Bounds, Control, ResponseSource, ResponseTime, TierSpec};
 use gleaner_types::id::{ApplicationId, TierId, WorkloadId};
 use gleaner_types::report::{Capability, Offer, WorkloadSample};
+use gleaner_types::units::BytesPerSec;
 
 use super::*;
 
@@ -14,6 +15,8 @@ mod grants;
 struct Services {
     bench: Bench,
     needs: BTreeMap<&'static str, f64>,
+    /// Those of the disk, in MB/s; a service that is not named needs none.
+    disk_needs: BTreeMap<&'static str, f64>,
     /// Limits in force.
     limits: BTreeMap<&'static str, f64>,
     /// Those of disks, in MB/s.
@@ -64,6 +67,7 @@ impl Services {
         let mut own = Self {
             bench: Bench::new(),
             needs: services.iter().copied().collect(),
+            disk_needs: BTreeMap::new(),
             limits: BTreeMap::new(),
             disks: BTreeMap::new(),
             volunteer: 0.0,
@@ -121,9 +125,11 @@ impl Services {
         }
     }
 
-    /// Reciprocal in the share that is in force.
+    /// Reciprocal in the share that is in force: that which is the shortest.
     fn mean_ms(&self, service: &str) -> f64 {
-        self.lock_ms + 100.0 * self.needs[service] / self.limits.get(service).copied().unwrap_or(400.0)
+        let cpu = self.needs[service] / self.limits.get(service).copied().unwrap_or(400.0);
+        let disk = self.disk_needs.get(service).zip(self.disks.get(service)).map_or(0.0, |(need, limit)| need / limit);
+        self.lock_ms + 100.0 * cpu.max(disk)
     }
 
     fn seconds(&mut self, seconds: u32) {
@@ -135,7 +141,12 @@ impl Services {
             let used = |(service, need): (&&'static str, &f64)| {
                 let used = (0.8 * need).min(self.limits.get(service).copied().unwrap_or(400.0));
                 let cpu_wait = Reading::Value(CoreShare::clamped(self.wait * used));
-                WorkloadSample { cpu_wait, ..workload(service, used) }
+                let disk = self
+                    .disk_needs
+                    .get(service)
+                    .map_or(0.0, |need| (0.8 * need).min(self.disks.get(service).copied().unwrap_or(f64::INFINITY)));
+                let disk_read = Reading::Value(BytesPerSec::clamped(disk * 1e6));
+                WorkloadSample { cpu_wait, disk_read, ..workload(service, used) }
             };
             report.workloads = self.needs.iter().map(used).collect();
             let all: f64 = report.workloads.iter().filter_map(|own| own.cpu.value()).map(|cpu| cpu.percent()).sum();

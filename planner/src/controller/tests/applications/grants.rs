@@ -62,6 +62,22 @@ fn applying_and_removing_an_application_leaves_its_neighbours_limits() {
     }
 }
 
+/// The CPU waits while the disk is the bottleneck: relief looked at the CPU alone.
+#[test]
+fn a_surge_that_first_fills_the_disk_is_relieved_within_seconds() {
+    let mut services = shop(&["h1=200"]);
+    services.disk_needs.insert("shop", 10.0);
+    services.seconds(30 * 30);
+    let before = held(&services);
+    assert!(before.1 < 20.0 && services.mean_ms("shop") < 125.0, "{before:?}, {} ms", services.mean_ms("shop"));
+    services.events.clear();
+    services.disk_needs.insert("shop", 45.0);
+    services.seconds(8);
+    let relieved = |event: &&Event| matches!(event, Event::SurgeRelieved { .. });
+    assert_eq!(services.events.iter().filter(relieved).count(), 1);
+    assert!(held(&services).1 > 49.0, "up to its ceiling: {:?}", held(&services));
+}
+
 #[test]
 fn a_disk_whose_capacity_becomes_known_keeps_its_limit_and_what_was_learned() {
     let (mut told, mut untold) = (shop(&[]), shop(&[]));
