@@ -227,6 +227,13 @@ impl Model {
         Some(Prediction { fixed, gains, kind: self.kind(), rows, neighbour })
     }
 
+    /// A prediction has too few rows behind it for the data to count fully beside the prior.
+    #[must_use]
+    pub fn has_few(&self, prediction: &Prediction) -> bool {
+        let coefficients = self.orders.past + self.orders.shares * prediction.gains.len() + 1;
+        prediction.rows < ROWS_PER_COEFFICIENT * coefficients
+    }
+
     /// What the terms of an equation need to know beside the samples.
     fn terms(&self) -> Terms {
         let kind = self.kind();
