@@ -5,6 +5,7 @@
 pub mod adaptive_pi;
 pub mod arma;
 pub mod autocontrol;
+pub mod each_share;
 pub mod kalman;
 pub mod sizing;
 

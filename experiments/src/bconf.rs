@@ -6,6 +6,7 @@
 //! noise and begin with the same shares.
 
 mod accuracy;
+mod fair;
 mod figures;
 mod runs;
 mod surge;
@@ -13,6 +14,8 @@ mod surge;
 use std::path::{Path, PathBuf};
 
 use self::accuracy::model_figures;
+use self::fair::fair_figures;
+pub use self::fair::{Tried, tuning};
 use self::figures::{detail, figure};
 use self::runs::{
     CHANGES, Course, Experiment, Hosted, MET, Method, SETTLED, TPCC_TARGET_MS, TPCW_CLIENTS, TPCW_TARGET_MS,
@@ -76,6 +79,7 @@ pub fn reproduce(
     contention_figure(&mut out, &contended);
     progress("surges", 0, 1);
     surge_figures(&mut out, &seeds);
+    fair_figures(&mut out, [&constant, &changing, &contended], &seeds, progress);
     for experiment in [&constant, &changing, &contended] {
         details(&mut out, experiment);
     }
@@ -332,15 +336,14 @@ mod tests {
             "bconf.contention_met",
             "bconf.surge_intervals",
             "bconf.surge_worst",
+            "bconf.static_floor_ratio",
+            "bconf.held_over_cheapest",
+            "bconf.best_baseline_ratio",
+            "bconf.harmed",
         ];
         assert_eq!(ids, wanted);
         assert!(found.figures.iter().all(|figure| figure.ours.is_some()), "{:?}", found.figures);
-        let missed = [
-            "bconf.stability_gain_static",
-            "bconf.stability_gain_dynamic",
-            "bconf.surge_intervals",
-            "bconf.surge_worst",
-        ];
+        let missed = ["bconf.stability_gain_static", "bconf.stability_gain_dynamic", "bconf.disk_saving"];
         assert!(
             found.figures.iter().all(|figure| figure.holds || missed.contains(&figure.id)),
             "more than what docs/services.md calls missed: {:?}",

@@ -10,9 +10,26 @@ use gleaner_planner::policy::Policy;
 use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
-/// Weight of the past in the recursive least squares. Chosen: an average over some 20 samples, the window of the
-/// dissertation's other ARMA controller.
-const FORGETTING: f64 = 0.95;
+/// How AutoControl is set.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Weight of the change in the objective: q.
+    pub stability: f64,
+    /// Weight of the past in the recursive least squares.
+    pub forgetting: f64,
+    /// Past outputs, and inputs of each resource, in the model.
+    pub order: usize,
+}
+
+impl Default for Settings {
+    /// q = 2 and a model of the second order, two past outputs and two inputs, as Padala et al. (§3.2, §4) and the dissertation
+    /// (§4.6.3) have it. Neither names the forgetting: an average over some 20 samples, the window of the dissertation's other
+    /// ARMA controller.
+    fn default() -> Self {
+        Self { stability: 2.0, forgetting: 0.95, order: 2 }
+    }
+}
+
 /// Uncertainty of coefficients of which nothing is known.
 const UNKNOWN: f64 = 100.0;
 /// Sweeps in which shares at a bound are taken out of the program; each takes out one at least.
@@ -21,20 +38,21 @@ const MOST_SWEEPS: usize = 64;
 /// The controller of one application.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AutoControl {
-    /// Weight of the change: 2 in the paper.
-    stability: f64,
-    /// Of ȳ(k − 1), then of each share.
+    settings: Settings,
+    /// Of ȳ(k − 1), ȳ(k − 2), …, then of each share, then of each share an interval before, and so on.
     coefficients: Vec<f64>,
     covariance: Vec<f64>,
-    /// The last row and nothing else is needed of the past.
-    last_performance: Option<f64>,
+    /// The latest first: as many as the order.
+    performances: Vec<f64>,
+    shares: Vec<Vec<f64>>,
 }
 
 impl AutoControl {
     /// Nothing is known yet.
     #[must_use]
-    pub const fn new(stability: f64) -> Self {
-        Self { stability, coefficients: Vec::new(), covariance: Vec::new(), last_performance: None }
+    pub fn new(settings: Settings) -> Self {
+        let (coefficients, covariance) = (Vec::new(), Vec::new());
+        Self { settings, coefficients, covariance, performances: Vec::new(), shares: Vec::new() }
     }
 
     /// What the application asks for in the next interval, with the gains of its shares.
@@ -45,21 +63,33 @@ impl AutoControl {
             return (seen.shares.iter().map(|share| share.share).collect(), vec![0.0; present.len()]);
         };
         let performance = seen.target_ms / mean_ms;
-        let size = present.len() + 1;
+        let (order, width) = (self.settings.order.max(1), present.len());
+        let size = order * (width + 1);
         if self.coefficients.len() != size {
-            // The resources begin alike, as the prior of the other models.
+            // The resources begin alike, as the prior of the other models, and what is past counts for nothing.
             let sum: f64 = present.iter().map(|share| share * share).sum::<f64>().max(1e-9);
-            self.coefficients =
-                std::iter::once(0.0).chain(present.iter().map(|share| performance * share / sum)).collect();
+            self.coefficients = vec![0.0; size];
+            for (gain, share) in self.coefficients[order..].iter_mut().zip(&present) {
+                *gain = performance * share / sum;
+            }
             self.covariance = (0..size * size).map(|at| if at % (size + 1) == 0 { UNKNOWN } else { 0.0 }).collect();
+            (self.performances, self.shares) = (Vec::new(), Vec::new());
         }
-        if let Some(before) = self.last_performance.replace(performance) {
-            let row: Vec<f64> = std::iter::once(before).chain(present.iter().copied()).collect();
+        self.shares.insert(0, present.clone());
+        if self.performances.len() == order && self.shares.len() >= order {
+            let shares = self.shares.iter().take(order).flatten();
+            let row: Vec<f64> = self.performances.iter().chain(shares).copied().collect();
             self.learn(&row, performance);
         }
-        let gains = self.coefficients[1..].to_vec();
-        let wanted = 1.0 - self.coefficients[0] * performance;
-        (self.cheapest(seen, &present, &gains, wanted), gains)
+        self.performances.insert(0, performance);
+        self.performances.truncate(order);
+        self.shares.truncate(order);
+        let gains = self.coefficients[order..order + width].to_vec();
+        // In the interval to come the present ones are past.
+        let outputs: f64 = self.performances.iter().zip(&self.coefficients).map(|(past, a)| past * a).sum();
+        let past = self.shares.iter().take(order - 1).flatten().zip(&self.coefficients[order + width..]);
+        let inputs: f64 = past.map(|(share, b)| share * b).sum();
+        (self.cheapest(seen, &present, &gains, 1.0 - outputs - inputs), gains)
     }
 
     /// Recursive least squares with forgetting.
@@ -67,12 +97,13 @@ impl AutoControl {
         let size = row.len();
         let p = |i: usize, j: usize| self.covariance[i * size + j];
         let projected: Vec<f64> = (0..size).map(|i| (0..size).map(|j| p(i, j) * row[j]).sum()).collect();
-        let spread = FORGETTING + row.iter().zip(&projected).map(|(x, y)| x * y).sum::<f64>();
+        let spread = self.settings.forgetting + row.iter().zip(&projected).map(|(x, y)| x * y).sum::<f64>();
         let error = value - row.iter().zip(&self.coefficients).map(|(x, c)| x * c).sum::<f64>();
         for i in 0..size {
             self.coefficients[i] += projected[i] / spread * error;
             for j in 0..size {
-                let next = (self.covariance[i * size + j] - projected[i] * projected[j] / spread) / FORGETTING;
+                let next =
+                    (self.covariance[i * size + j] - projected[i] * projected[j] / spread) / self.settings.forgetting;
                 // Without excitation it would grow without end.
                 self.covariance[i * size + j] = next.clamp(-1e6, 1e6);
             }
@@ -88,7 +119,7 @@ impl AutoControl {
             let fixed: f64 = (0..shares.len()).filter(|i| !free[*i]).map(|i| gains[i] * shares[i]).sum();
             let at_present: f64 = (0..shares.len()).filter(|i| free[*i]).map(|i| gains[i] * present[i]).sum();
             let squares: f64 = (0..shares.len()).filter(|i| free[*i]).map(|i| gains[i] * gains[i]).sum();
-            let push = (wanted - fixed - at_present) / (self.stability + squares).max(1e-12);
+            let push = (wanted - fixed - at_present) / (self.settings.stability + squares).max(1e-12);
             let mut clamped = false;
             for i in (0..shares.len()).filter(|i| free[*i]).collect::<Vec<_>>() {
                 let (floor, ceiling) = (seen.shares[i].floor.part(), seen.shares[i].ceiling.part());
@@ -151,7 +182,7 @@ mod tests {
 
     #[test]
     fn it_tracks_a_linear_service_slowly() {
-        let mut control = AutoControl::new(2.0);
+        let mut control = AutoControl::new(Settings::default());
         let mut share = 0.4;
         let mut errors = Vec::new();
         for _ in 0..200 {

@@ -8,7 +8,7 @@ use gleaner_planner::single_resource::{Observed, SingleResource};
 use gleaner_types::units::CoreShare;
 use serde::{Deserialize, Serialize};
 
-/// Part of the allocation that should be used, c (Wei §3.4).
+/// Part of the allocation that should be used, c, as Wei §3.4 has it.
 const TARGET_UTILISATION: f64 = 0.96;
 /// Intervals over which the variance of the usage is taken. Chosen.
 const WINDOW: usize = 20;
@@ -21,6 +21,8 @@ const FIRST_VARIANCE: f64 = 2_500.0;
 /// The controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Kalman {
+    /// Part of the allocation that should be used.
+    target: f64,
     /// Error variance of the prediction.
     variance: f64,
     /// Usages of the last intervals, in percent of one core.
@@ -29,11 +31,17 @@ pub struct Kalman {
 
 impl Default for Kalman {
     fn default() -> Self {
-        Self { variance: FIRST_VARIANCE, used: VecDeque::new() }
+        Self::with_target(TARGET_UTILISATION)
     }
 }
 
 impl Kalman {
+    /// With another part of the allocation that should be used.
+    #[must_use]
+    pub fn with_target(target: f64) -> Self {
+        Self { target, variance: FIRST_VARIANCE, used: VecDeque::new() }
+    }
+
     /// Q: variance of the usages in the window, as the self-adaptive form of the filter takes it.
     fn process_variance(&self) -> f64 {
         let count = self.used.len() as f64;
@@ -54,7 +62,7 @@ impl SingleResource for Kalman {
             self.used.pop_front();
         }
         self.used.push_back(used);
-        let (c, allocation) = (TARGET_UTILISATION, seen.allocation.percent());
+        let (c, allocation) = (self.target, seen.allocation.percent());
         let gain = c * self.variance / (c * c * self.variance + MEASUREMENT_VARIANCE);
         self.variance = (1.0 - c * gain) * self.variance + self.process_variance();
         seen.bounded(allocation + gain * (used - c * allocation))

@@ -8,7 +8,7 @@ use gleaner_planner::balance::{Resource, Share};
 use gleaner_planner::policy::Policy;
 use gleaner_types::units::{CoreShare, Fraction};
 
-use crate::baselines::autocontrol::{AutoControl, partition};
+use crate::baselines::autocontrol::{self, AutoControl, partition};
 use gleaner_simulator::random::Random;
 use gleaner_simulator::service::{Interval, Load, Service, ServiceSpec, Shares};
 
@@ -26,8 +26,6 @@ const FIRST_CLIENTS: f64 = 300.0;
 const WARM_UP: usize = 10;
 /// Intervals under control: three changes' worth, as Fig. 4.6.
 pub(super) const INTERVALS: usize = 90;
-/// Weight of a change in AutoControl.
-const AUTOCONTROL_STABILITY: f64 = 2.0;
 /// Least share of anything, m_r, which the arbitrators do not take away either. Chosen.
 const FLOOR: f64 = 0.01;
 /// What AutoControl's arbitrator has of every resource of a host: the least shares of three tiers are kept back.
@@ -141,10 +139,15 @@ impl Control {
         let policy = || -> Box<dyn Policy> {
             match method {
                 Method::BConf => Box::new(Application::new(Settings::default())),
-                Method::AutoControl => Box::new(AutoControl::new(AUTOCONTROL_STABILITY)),
+                Method::AutoControl => Box::new(AutoControl::new(autocontrol::Settings::default())),
             }
         };
-        Self { method, policies: (0..applications).map(|_| policy()).collect() }
+        Self::of(method, (0..applications).map(|_| policy()).collect())
+    }
+
+    /// Policies of all applications, and whose arbitrator divides what they ask for.
+    pub(super) fn of(method: Method, policies: Vec<Box<dyn Policy>>) -> Self {
+        Self { method, policies }
     }
 
     /// Shares of every application, in the order of what was seen, and the part of its request that each got.
@@ -230,11 +233,15 @@ pub(super) fn observed(target_ms: f64, shares: &[Share], seen: &Interval) -> Obs
 }
 
 pub(super) fn run(method: Method, hosted: &[Hosted], seed: u64) -> Vec<Course> {
+    let first = hosted.iter().map(Hosted::first_shares).collect();
+    run_with(Control::new(method, hosted.len()), first, hosted, seed)
+}
+
+/// `shares` are those of the warm-up and of the first interval.
+pub(super) fn run_with(mut control: Control, mut shares: Vec<Vec<Share>>, hosted: &[Hosted], seed: u64) -> Vec<Course> {
     let seeds = &mut Random::part(seed, 4);
     let mut services: Vec<Service> =
         hosted.iter().map(|hosted| Service::new(hosted.spec.clone(), seeds.seed())).collect();
-    let mut shares: Vec<Vec<Share>> = hosted.iter().map(Hosted::first_shares).collect();
-    let mut control = Control::new(method, hosted.len());
     let mut courses = vec![Course::default(); hosted.len()];
     let intervals = hosted.iter().map(|hosted| hosted.clients.len()).min().unwrap_or(0);
     for interval in 0..WARM_UP + intervals {
@@ -278,7 +285,12 @@ pub(super) fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
 impl Course {
     /// R(e) of Eq. 4.15 in percent, with the error of the response time as it is.
     pub(super) fn deviation(&self) -> f64 {
-        mean(self.relative.iter().map(|relative| (relative - 1.0).powi(2))).sqrt() * 100.0
+        self.deviation_from(0)
+    }
+
+    /// R(e) of the intervals from one on.
+    pub(super) fn deviation_from(&self, from: usize) -> f64 {
+        mean(self.relative.iter().skip(from).map(|relative| (relative - 1.0).powi(2))).sqrt() * 100.0
     }
 
     /// Intervals from a change of the load until the response stays within a part above and one below the target, at most

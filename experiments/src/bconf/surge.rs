@@ -68,8 +68,14 @@ fn relieve(application: usize, hosted: &[Hosted], shares: &mut [Vec<Share>]) {
 
 /// TPC-W through a surge under BConf.
 fn course(before: f64, relieves: bool, seed: u64) -> Course {
+    let hosted = enough(clients(before));
+    let control = Control::new(Method::BConf, hosted.len());
+    in_parts(control, hosted, relieves, seed)
+}
+
+/// The first application of several in scenario (a), with relief of surges between control intervals or without.
+pub(super) fn in_parts(mut control: Control, mut hosted: Vec<Hosted>, relieves: bool, seed: u64) -> Course {
     let seeds = &mut Random::part(seed, 6);
-    let mut hosted = enough(clients(before));
     for own in &mut hosted {
         own.spec.interval_s /= PARTS as f64;
         // A sixth of the requests have an error of their mean that is √6 as large.
@@ -78,11 +84,10 @@ fn course(before: f64, relieves: bool, seed: u64) -> Course {
     let part_s = hosted[0].spec.interval_s;
     let mut services: Vec<Service> = hosted.iter().map(|own| Service::new(own.spec.clone(), seeds.seed())).collect();
     let mut shares: Vec<Vec<Share>> = hosted.iter().map(Hosted::first_shares).collect();
-    let mut control = Control::new(Method::BConf, hosted.len());
     let mut course = Course::default();
     // CPU and disk used in the last interval, as parts of the hosts.
     let mut last: Vec<Option<Vec<f64>>> = vec![None; hosted.len()];
-    for interval in 0..INTERVALS {
+    for interval in 0..hosted[0].clients.len() {
         let mut seen: Vec<Vec<Interval>> = vec![Vec::new(); hosted.len()];
         let mut all = Vec::new();
         let mut relieved = vec![false; hosted.len()];

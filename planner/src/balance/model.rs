@@ -43,7 +43,7 @@ const MOST_USED: f64 = 0.9;
 const MEMORY: f64 = 0.95;
 /// Intervals that the offset is taken from, and how much each counts against those before it. Chosen.
 const OFFSET_ROWS: usize = 6;
-const OFFSET_WEIGHT: f64 = 0.5;
+const OFFSET_WEIGHT: f64 = 0.4;
 /// Change of the offset, in performance, that is taken for a change of the load and not for noise: it counts in full. Chosen.
 const JUMP: f64 = 0.5;
 /// Intervals after which λ is found again: "per 10 hours" (§4.4.1.1), at 30 s each.

@@ -1,0 +1,352 @@
+//! Comparisons that are hard to win: against fixed shares at the same operating point, against the cheapest fixed shares
+//! that meet the targets, against each other controller at its best setting, and against no control at all. In: the
+//! experiments' runs, seeds. Out: figures. Called by the experiment.
+
+use gleaner_planner::balance::Share;
+use gleaner_planner::balance::application::{Observation, Request};
+use gleaner_planner::policy::Policy;
+use gleaner_planner::single_resource::Stfc;
+use gleaner_simulator::service::{Load, Noise, Service};
+use gleaner_types::units::CoreShare;
+
+use super::figures::{detail, figure};
+use super::runs::{
+    Control, Course, Experiment, Hosted, INTERVALS, Method, SETTLED, changing_clients, constant_clients, enough, given,
+    mean, run_with,
+};
+use super::surge::in_parts;
+use crate::Reproduction;
+use crate::baselines::adaptive_pi::AdaptivePi;
+use crate::baselines::arma::{Arma, Output};
+use crate::baselines::autocontrol::{self, AutoControl};
+use crate::baselines::each_share::EachShare;
+use crate::baselines::kalman::Kalman;
+
+/// Intervals until a controller has found its shares from those that it began with.
+const FOUND: usize = 20;
+/// Most that R(e) may be over that of fixed shares, and what is held over what the cheapest hold.
+const MOST_OVER_FIXED: f64 = 1.2;
+const MOST_OVER_CHEAPEST: f64 = 1.1;
+/// A tenant is harmed whose slow intervals are more by so many percent of all.
+const HARMED: f64 = 2.0;
+
+/// Another controller, with a setting.
+#[derive(Clone, Copy)]
+enum Rival {
+    AutoControl(autocontrol::Settings),
+    /// The gain.
+    AdaptivePi(f64),
+    Stfc,
+    /// The part of every share that should be used.
+    Kalman(f64),
+    Arma,
+}
+
+impl Rival {
+    /// Each with its settings of the least R(e) of TPC-W with constant and with changing load on seeds 1 to 5, one where they are the
+    /// same (`cargo run --release -p gleaner-experiments --example tuning 5` tries them).
+    const BEST: [Self; 7] = [
+        Self::AutoControl(autocontrol::Settings { stability: 8.0, forgetting: 0.995, order: 1 }),
+        Self::AutoControl(autocontrol::Settings { stability: 1.0, forgetting: 0.9, order: 2 }),
+        Self::AdaptivePi(0.1),
+        Self::AdaptivePi(0.5),
+        Self::Stfc,
+        Self::Kalman(0.2),
+        Self::Arma,
+    ];
+
+    fn name(self) -> String {
+        match self {
+            Self::AutoControl(autocontrol::Settings { stability, forgetting, order }) => {
+                format!("AutoControl of order {order}, forgetting {forgetting}, q {stability}")
+            }
+            Self::AdaptivePi(gain) => format!("adaptive PI {gain}"),
+            Self::Stfc => "fuzzy control".to_owned(),
+            Self::Kalman(used) => format!("Kalman {used}"),
+            Self::Arma => "ARMA".to_owned(),
+        }
+    }
+
+    fn policy(self) -> Box<dyn Policy> {
+        match self {
+            Self::AutoControl(settings) => Box::new(AutoControl::new(settings)),
+            Self::AdaptivePi(gain) => Box::new(EachShare::new(|gain| Box::new(AdaptivePi::new(gain)), gain)),
+            Self::Stfc => Box::new(EachShare::new(|_| Box::new(Stfc::default()), 0.0)),
+            Self::Kalman(target) => Box::new(EachShare::new(|target| Box::new(Kalman::with_target(target)), target)),
+            Self::Arma => Box::new(EachShare::new(|_| Box::new(Arma::new(Output::Reciprocal)), 0.0)),
+        }
+    }
+
+    /// TPC-W's course with the load that it has in the experiment.
+    fn run(self, hosted: &[Hosted], seed: u64) -> Course {
+        let control = Control::of(Method::AutoControl, hosted.iter().map(|_| self.policy()).collect());
+        in_parts(control, hosted.to_vec(), false, seed)
+    }
+}
+
+/// A setting of another controller, and what becomes of TPC-W with it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tried {
+    /// The controller and its setting.
+    pub rival: String,
+    /// R(e) without the first intervals, in percent: the median over the seeds, with constant and with changing load.
+    pub deviations: [f64; 2],
+}
+
+/// Tries settings of the other controllers on seeds from 1 on, which no figure is reported of. `progress` is told how many are
+/// done.
+#[must_use]
+pub fn tuning(seeds: u64, progress: &dyn Fn(usize, usize)) -> Vec<Tried> {
+    let mut rivals = vec![Rival::Stfc, Rival::Arma];
+    rivals.extend([0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5].map(Rival::AdaptivePi));
+    rivals.extend([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8].map(Rival::Kalman));
+    for order in [1, 2] {
+        for forgetting in [0.9, 0.95, 0.98, 0.995] {
+            for stability in [0.25, 0.5, 1.0, 2.0, 4.0, 8.0] {
+                rivals.push(Rival::AutoControl(autocontrol::Settings { stability, forgetting, order }));
+            }
+        }
+    }
+    let all = rivals.len();
+    let scenarios = [enough(constant_clients()), enough(changing_clients())];
+    let tried = |(at, rival): (usize, Rival)| {
+        progress(at, all);
+        let of = |hosted: &Vec<Hosted>| {
+            median((1..=seeds).map(|seed| rival.run(hosted, seed).deviation_from(FOUND)).collect())
+        };
+        Tried { rival: rival.name(), deviations: [of(&scenarios[0]), of(&scenarios[1])] }
+    };
+    rivals.into_iter().enumerate().map(tried).collect()
+}
+
+/// Shares that stay what they are.
+struct Fixed;
+
+impl Policy for Fixed {
+    fn request(&mut self, observed: &Observation, _: CoreShare) -> Request {
+        let shares: Vec<Share> = observed.shares.iter().map(|share| share.share).collect();
+        let gains = vec![0.0; shares.len()];
+        Request::without_model(observed, shares, gains)
+    }
+}
+
+fn fixed(shares: Vec<Vec<Share>>, hosted: &[Hosted], seed: u64) -> Vec<Course> {
+    let policies = hosted.iter().map(|_| Box::new(Fixed) as Box<dyn Policy>).collect();
+    run_with(Control::of(Method::BConf, policies), shares, hosted, seed)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        count if count % 2 == 0 => f64::midpoint(values[middle - 1], values[middle]),
+        _ => values[middle],
+    }
+}
+
+/// Means of an application's shares from an interval on.
+fn held(course: &Course, from: usize) -> Vec<f64> {
+    let tiers = course.tiers.first().map_or(0, Vec::len);
+    let of = |tier: usize| {
+        let own = || course.tiers.iter().skip(from).map(move |tiers| tiers[tier]);
+        [mean(own().map(|own| own.cpu)), mean(own().map(|own| own.disk))]
+    };
+    (0..tiers).flat_map(of).collect()
+}
+
+/// Response over the target with these shares, without noise.
+fn response(hosted: &Hosted, clients: f64, shares: &[f64]) -> f64 {
+    let mut spec = hosted.spec.clone();
+    spec.noise = Noise { speed_variation: 0.0, speed_correlation: 0.0, response_variation: 0.0 };
+    let shares: Vec<Share> = shares.iter().map(|share| Share::clamped(*share)).collect();
+    let seen = Service::new(spec, 1).step(Load::Clients(clients), &given(&hosted.tiers, &shares), None);
+    seen.response_ms.map_or(f64::INFINITY, |response_ms| response_ms / hosted.target_ms)
+}
+
+/// The shares of the least sum that meet the target without noise: from `begin`, one share is made smaller and another as much
+/// larger as the target needs, as long as that saves something.
+fn cheapest(hosted: &Hosted, clients: f64, begin: &[f64]) -> Vec<f64> {
+    const LEAST: f64 = 0.01;
+    const HALVINGS: u32 = 30;
+    // The least that one share may be with the others as they are.
+    let needed = |shares: &[f64], index: usize| {
+        let (mut low, mut high) = (LEAST, 1.0);
+        let with = |value: f64| {
+            let mut shares = shares.to_vec();
+            shares[index] = value;
+            response(hosted, clients, &shares)
+        };
+        (with(high) <= 1.0).then(|| {
+            for _ in 0..HALVINGS {
+                let middle = f64::midpoint(low, high);
+                if with(middle) <= 1.0 { high = middle } else { low = middle }
+            }
+            high
+        })
+    };
+    let mut best = begin.to_vec();
+    // What is met with room is first cut, and what is missed raised, all alike.
+    let scaled = |factor: f64| begin.iter().map(|share| (share * factor).clamp(LEAST, 1.0)).collect::<Vec<_>>();
+    let (mut low, mut high) = (0.1, 10.0);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        if response(hosted, clients, &scaled(middle)) <= 1.0 { high = middle } else { low = middle }
+    }
+    best.clone_from(&scaled(high));
+    let mut step = 0.3;
+    while step > 0.005 {
+        let mut moved = false;
+        for smaller in 0..best.len() {
+            for larger in (0..best.len()).filter(|larger| *larger != smaller) {
+                let mut tried = best.clone();
+                tried[smaller] = (tried[smaller] * (1.0 - step)).max(LEAST);
+                let Some(needed) = needed(&tried, larger) else { continue };
+                tried[larger] = needed;
+                if tried.iter().sum::<f64>() < best.iter().sum::<f64>() - 1e-6 {
+                    (best, moved) = (tried, true);
+                }
+            }
+        }
+        if !moved {
+            step /= 2.0;
+        }
+    }
+    best
+}
+
+pub(super) fn fair_figures(
+    out: &mut Reproduction,
+    [constant, changing, contended]: [&Experiment; 3],
+    seeds: &[u64],
+    progress: &(dyn Fn(&str, usize, usize) + Sync),
+) {
+    over_fixed(out, constant, seeds);
+    over_cheapest(out, constant);
+    let mut ratios = Vec::new();
+    for (at, rival) in Rival::BEST.into_iter().enumerate() {
+        progress("other controllers", at, Rival::BEST.len());
+        ratios.push((rival.name(), [constant, changing].map(|experiment| against(out, experiment, rival, seeds))));
+    }
+    let least =
+        |of: &dyn Fn(&Ratios) -> f64| ratios.iter().flat_map(|(_, both)| both).map(of).fold(f64::INFINITY, f64::min);
+    let ours = least(&|ratios| ratios.relieved);
+    let listed = ratios
+        .iter()
+        .map(|(name, [constant, changing])| format!("{name} {:.2} and {:.2}", constant.relieved, changing.relieved));
+    let note = format!(
+        "R(e) of TPC-W without the first {FOUND} intervals over that of BConf with its relief of surges, same noise, median over \
+         {} seeds, constant and changing load, each controller at its best settings on seeds 1 to 5; the least counts: {}; BConf \
+         without relief: {:.2}",
+        seeds.len(),
+        listed.collect::<Vec<_>>().join(", "),
+        least(&|ratios| ratios.alone)
+    );
+    out.figures.push(figure("bconf.best_baseline_ratio", None, ours, "times", ("at least 1", ours >= 1.0), note));
+    harmed(out, [constant, changing, contended], seeds);
+}
+
+/// R(e) of another controller over ours.
+struct Ratios {
+    /// Over BConf's with relief of surges, as it is shipped.
+    relieved: f64,
+    /// Over BConf's without.
+    alone: f64,
+}
+
+fn against(out: &mut Reproduction, experiment: &Experiment, rival: Rival, seeds: &[u64]) -> Ratios {
+    let hosted = &experiment.hosted;
+    let of = |run: &dyn Fn(u64) -> Course| -> Vec<f64> {
+        seeds.iter().map(|seed| run(*seed).deviation_from(FOUND)).collect()
+    };
+    let bconf = |relieves: bool| {
+        of(&|seed| in_parts(Control::new(Method::BConf, hosted.len()), hosted.clone(), relieves, seed))
+    };
+    let others = of(&|seed| rival.run(hosted, seed));
+    let case = || format!("tpcw, {}", rival.name());
+    detail(out, experiment.name, case(), "R(e) at its best setting, median", median(others.clone()), "%");
+    detail(out, experiment.name, case(), "R(e) at its best setting, mean", mean(others.iter().copied()), "%");
+    let ratio = |own: &[f64]| median(others.iter().zip(own).map(|(other, own)| other / own).collect());
+    Ratios { relieved: ratio(&bconf(true)), alone: ratio(&bconf(false)) }
+}
+
+fn over_fixed(out: &mut Reproduction, constant: &Experiment, seeds: &[u64]) {
+    let names: Vec<&str> = constant.hosted.iter().map(|hosted| hosted.name).collect();
+    let mut ratios = vec![Vec::new(); names.len()];
+    for (run, seed) in seeds.iter().enumerate() {
+        let own: Vec<&Course> =
+            names.iter().filter_map(|name| constant.courses(Method::BConf, name).nth(run)).collect();
+        let shares = |course: &&Course| held(course, FOUND).into_iter().map(Share::clamped).collect();
+        let same = fixed(own.iter().map(shares).collect(), &constant.hosted, *seed);
+        for ((ratios, own), same) in ratios.iter_mut().zip(&own).zip(&same) {
+            ratios.push(own.deviation_from(FOUND) / same.deviation_from(FOUND));
+        }
+    }
+    let of: Vec<f64> = ratios.into_iter().map(median).collect();
+    let ours = of.iter().copied().fold(0.0, f64::max);
+    let note = format!(
+        "R(e) from interval {FOUND} on over that of shares fixed at what BConf held on average, same noise, median over the \
+         seeds, the most of: {}",
+        names.iter().zip(&of).map(|(name, ratio)| format!("{name} {ratio:.2}")).collect::<Vec<_>>().join(", ")
+    );
+    let target = ("at most 1.2", ours <= MOST_OVER_FIXED);
+    out.figures.push(figure("bconf.static_floor_ratio", None, ours, "times", target, note));
+}
+
+fn over_cheapest(out: &mut Reproduction, constant: &Experiment) {
+    let (mut worst, mut notes) = (0.0_f64, Vec::new());
+    for hosted in &constant.hosted {
+        let courses: Vec<&Course> = constant.courses(Method::BConf, hosted.name).collect();
+        // From the middle on, so that what it began with does not count.
+        let own: Vec<f64> = courses.iter().map(|course| held(course, INTERVALS / 2).iter().sum()).collect();
+        let other = constant.courses(Method::AutoControl, hosted.name);
+        let other = median(other.map(|course| held(course, INTERVALS / 2).iter().sum()).collect());
+        let begin: Vec<f64> = hosted.first_shares().iter().map(|share| share.part()).collect();
+        let clients = hosted.clients.first().copied().unwrap_or(0.0);
+        let cheapest = cheapest(hosted, clients, &begin);
+        let sum: f64 = cheapest.iter().sum();
+        let ratio = median(own) / sum;
+        worst = worst.max(ratio);
+        let listed = cheapest.iter().map(|share| format!("{:.0}", share * 100.0)).collect::<Vec<_>>().join(" ");
+        notes.push(format!(
+            "{} {ratio:.2} (AutoControl {:.2}; cheapest, CPU and disk of each tier: {listed} %)",
+            hosted.name,
+            other / sum
+        ));
+    }
+    let note = format!(
+        "sum of the shares of CPU and disk held from interval {} on, over that of the cheapest fixed shares that meet the target \
+         without noise, the most of: {}",
+        INTERVALS / 2,
+        notes.join(", ")
+    );
+    let target = ("at most 1.1", worst <= MOST_OVER_CHEAPEST);
+    out.figures.push(figure("bconf.held_over_cheapest", None, worst, "times", target, note));
+}
+
+/// Tenants that have more slow intervals than with the shares that they began with.
+fn harmed(out: &mut Reproduction, experiments: [&Experiment; 3], seeds: &[u64]) {
+    let (mut count, mut notes) = ([0_u32; 2], Vec::new());
+    for experiment in experiments {
+        let first = || experiment.hosted.iter().map(Hosted::first_shares).collect();
+        let without: Vec<Vec<Course>> = seeds.iter().map(|seed| fixed(first(), &experiment.hosted, *seed)).collect();
+        for (index, hosted) in experiment.hosted.iter().enumerate() {
+            let slow = mean(without.iter().map(|run| run[index].too_slow()));
+            let own = Method::ALL.map(|method| experiment.mean(method, hosted.name, Course::too_slow));
+            for (count, own) in count.iter_mut().zip(own) {
+                *count += u32::from(own > slow + HARMED);
+            }
+            if own[0] > slow + HARMED {
+                notes.push(format!("{}, {}: {:.1} against {slow:.1} %", experiment.name, hosted.name, own[0]));
+            }
+        }
+    }
+    let [ours, autocontrol] = count;
+    let note = format!(
+        "tenants of all three scenarios whose intervals slower than {} of the target are more by {HARMED} % of all than with the \
+         shares that they began with; AutoControl {autocontrol}; {}",
+        1.0 + SETTLED,
+        if notes.is_empty() { "none".to_owned() } else { notes.join(", ") }
+    );
+    out.figures.push(figure("bconf.harmed", None, f64::from(ours), "tenants", ("0", ours == 0), note));
+}
