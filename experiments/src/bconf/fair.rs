@@ -223,10 +223,13 @@ pub(super) fn fair_figures(
 ) {
     over_fixed(out, constant, seeds);
     over_cheapest(out, constant);
+    progress("other controllers", 0, Rival::BEST.len());
+    let own = [constant, changing].map(|experiment| Own::of(&experiment.hosted, seeds));
     let mut ratios = Vec::new();
     for (at, rival) in Rival::BEST.into_iter().enumerate() {
         progress("other controllers", at, Rival::BEST.len());
-        ratios.push((rival.name(), [constant, changing].map(|experiment| against(out, experiment, rival, seeds))));
+        let both = [(constant, &own[0]), (changing, &own[1])];
+        ratios.push((rival.name(), both.map(|(experiment, own)| against(out, experiment, own, rival, seeds))));
     }
     let least =
         |of: &dyn Fn(&Ratios) -> f64| ratios.iter().flat_map(|(_, both)| both).map(of).fold(f64::INFINITY, f64::min);
@@ -254,20 +257,33 @@ struct Ratios {
     alone: f64,
 }
 
-fn against(out: &mut Reproduction, experiment: &Experiment, rival: Rival, seeds: &[u64]) -> Ratios {
-    let hosted = &experiment.hosted;
-    let of = |run: &dyn Fn(u64) -> Course| -> Vec<f64> {
-        seeds.iter().map(|seed| run(*seed).deviation_from(FOUND)).collect()
-    };
-    let bconf = |relieves: bool| {
-        of(&|seed| in_parts(Control::new(Method::BConf, hosted.len()), hosted.clone(), relieves, seed))
-    };
-    let others = of(&|seed| rival.run(hosted, seed));
+/// R(e) of TPC-W of each seed under BConf, with and without relief of surges.
+struct Own {
+    relieved: Vec<f64>,
+    alone: Vec<f64>,
+}
+
+impl Own {
+    fn of(hosted: &[Hosted], seeds: &[u64]) -> Self {
+        let of = |relieves: bool| {
+            let run = |seed: &u64| {
+                let control = Control::new(Method::BConf, hosted.len());
+                in_parts(control, hosted.to_vec(), relieves, *seed).deviation_from(FOUND)
+            };
+            seeds.iter().map(run).collect()
+        };
+        Self { relieved: of(true), alone: of(false) }
+    }
+}
+
+fn against(out: &mut Reproduction, experiment: &Experiment, own: &Own, rival: Rival, seeds: &[u64]) -> Ratios {
+    let of = |seed: &u64| rival.run(&experiment.hosted, *seed).deviation_from(FOUND);
+    let others: Vec<f64> = seeds.iter().map(of).collect();
     let case = || format!("tpcw, {}", rival.name());
     detail(out, experiment.name, case(), "R(e) at its best setting, median", median(others.clone()), "%");
     detail(out, experiment.name, case(), "R(e) at its best setting, mean", mean(others.iter().copied()), "%");
     let ratio = |own: &[f64]| median(others.iter().zip(own).map(|(other, own)| other / own).collect());
-    Ratios { relieved: ratio(&bconf(true)), alone: ratio(&bconf(false)) }
+    Ratios { relieved: ratio(&own.relieved), alone: ratio(&own.alone) }
 }
 
 fn over_fixed(out: &mut Reproduction, constant: &Experiment, seeds: &[u64]) {
