@@ -16,6 +16,10 @@ tries=0; until xenstore-exists / 2>/dev/null || xenstore-read / >/dev/null 2>&1;
   tries=$((tries + 1)); [ $tries -lt 100 ] || end 121; usleep 100000
 done
 $services/xen-init-dom0
+if [ -e /domu/vmlinux ]; then
+  for module in llc stp bridge xen-netback loop xen-blkback; do insmod /lib/modules/$module.ko; done
+  brctl addbr guests; ifconfig guests 10.9.0.1 netmask 255.255.255.0 up
+fi
 $services/xenconsoled --log=guest --pid-file=/run/xen/xenconsoled.pid
 cd /t
 "./$(cat .script)" </dev/null >/dev/ttyS1 2>&1

@@ -2,22 +2,24 @@
 # host.sh [options] IMAGES SCRIPT [FILE...]: boots Xen with a control domain under software emulation, runs SCRIPT there
 # as root with the FILEs beside it in /t, shows its output, and exits as it did.
 #   -s credit2|credit   scheduler (credit2)   -c N  physical CPUs (2)   -m MIB  memory (1536)   -T S  time limit (300)
+#   -l                  with Linux guests, their network and their disks
 # Programs among the FILEs must do with the libraries that are there: glibc and libgcc of the release the images were built
 # on. In the control domain: xl, xenstore-*, busybox, and
 #   mkdom NAME [burn|idle|duty=NN]   a guest of one page of code, 8 MiB, there at once
+#   mkdom NAME linux [FILE...]       with -l: a Linux guest of 96 MiB in the control domain's network (see mkdom.sh)
 # Exit 124: time limit; 125: the host broke.
 set -euo pipefail
-scheduler=credit2 cpus=2 mem=1536 limit=300
-while getopts s:c:m:T: option; do case $option in
-  s) scheduler=$OPTARG;; c) cpus=$OPTARG;; m) mem=$OPTARG;; T) limit=$OPTARG;; *) exit 64;;
+scheduler=credit2 cpus=2 mem=1536 limit=300 linux=
+while getopts s:c:m:T:l option; do case $option in
+  s) scheduler=$OPTARG;; c) cpus=$OPTARG;; m) mem=$OPTARG;; T) limit=$OPTARG;; l) linux=yes;; *) exit 64;;
 esac; done; shift $((OPTIND - 1))
-[ $# -ge 2 ] || { sed -n '2,9p' "$0"; exit 64; }
+[ $# -ge 2 ] || { sed -n '2,10p' "$0"; exit 64; }
 images=$(cd "$1" && pwd) script=$2; shift
 work=$(mktemp -d); trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 mkdir -p "$work/files/t"
 for file; do install -m 755 "$file" "$work/files/t/"; done
 basename "$script" >"$work/files/t/.script"
-{ cat "$images/dom0.cpio"; (cd "$work/files" && find . | LC_ALL=C sort | cpio -o -H newc --quiet --owner 0:0); } >"$work/initrd"
+{ cat "$images/dom0.cpio" ${linux:+"$images/linux.cpio"}; (cd "$work/files" && find . | LC_ALL=C sort | cpio -o -H newc --quiet --owner 0:0); } >"$work/initrd"
 touch "$work/output"
 # qemu64 has SVM, and npt for hardware-assisted guests; more of a CPU than that the PV control domain does not survive.
 timeout -s KILL "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu qemu64,+npt -m "$mem" -smp "$cpus" -name guest=lab-xen \

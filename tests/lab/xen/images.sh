@@ -2,14 +2,15 @@
 # images.sh DIR: builds, once, what host.sh boots: Xen, a control domain (dom0) and guests, from Debian packages that are
 # downloaded and not installed.
 #   DIR/xen, DIR/vmlinux   hypervisor and kernel, unpacked (unpacking under emulation costs seconds every time)
-#   DIR/dom0.cpio          initramfs of the control domain: busybox, xenstored, xl, their libraries, two kinds of guests
+#   DIR/dom0.cpio          initramfs of the control domain: busybox, xenstored, xl, their libraries, the guest of one page
+#   DIR/linux.cpio         beside it where wanted: Linux guests, and what serves their network and disks
 # Needs on Debian 12: apt-get, dpkg-deb, busybox-static, cpio, xz-utils, gcc. Remove DIR to build anew.
 set -euo pipefail
 [ $# = 1 ] || { sed -n '2,7p' "$0"; exit 64; }
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1" && cd "$1"
 exec 9>.lock && flock 9
-key=$(cat "$here"/{images.sh,dom0-init.sh,mkdom.sh,guest.c,guest.lds} | sha256sum | cut -c1-16)
+key=$(cat "$here"/{images.sh,dom0-init.sh,mkdom.sh,hotplug.sh,guest-init.sh,guest.c,guest.lds} | sha256sum | cut -c1-16)
 [ "$(cat ready 2>/dev/null)" = "$key" ] && exit 0
 rm -f ready
 version=4.17
@@ -60,15 +61,33 @@ done | sort -u | while read -r library; do cp -L "$library" "$target/"; done
 # What a program of the tests commonly needs.
 for library in libgcc_s.so.1 libm.so.6 libc.so.6; do cp -Ln /lib/x86_64-linux-gnu/$library $target/; done
 cp -L /lib64/ld-linux-x86-64.so.2 $root/lib64/
-for module in xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs; do
-  find package/lib/modules/"$release" -name "$module.ko" -exec cp {} $root/lib/modules/ \;
-done
+modules() { # DIR NAME...
+  local to=$1 module; shift; mkdir -p "$to"
+  for module; do find package/lib/modules/"$release" -name "$module.ko" -exec strip -g -o "$to/$module.ko" {} \;; done
+}
+modules $root/lib/modules xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs
 
 gcc -O2 -Wall -ffreestanding -fno-stack-protector -fno-pic -no-pie -fcf-protection=none -mno-sse -mno-red-zone -nostdlib \
   -static -Wl,-T,"$here/guest.lds" -Wl,--build-id=none -Wl,-z,max-page-size=4096 -Wl,--no-warn-rwx-segments \
   "$here/guest.c" -o $root/domu/guest
 install -m 755 "$here/dom0-init.sh" $root/init
 install -m 755 "$here/mkdom.sh" $root/usr/bin/mkdom
-(cd $root && find . | LC_ALL=C sort | cpio -o -H newc --quiet --owner 0:0) >dom0.cpio # QEMU copies it at once; unpacking would be slow
-rm -rf $root package
+pack() { (cd "$1" && find . | LC_ALL=C sort | cpio -o -H newc --quiet --owner 0:0); } # QEMU copies it at once; unpacking would be slow
+pack $root >dom0.cpio
+rm -rf $root
+
+guest=guest; rm -rf $guest
+mkdir -p $guest/{bin,sbin,proc,sys,dev,tmp}
+cp "$busybox" $guest/bin/busybox
+for applet in $("$busybox" --list); do ln -s busybox "$guest/bin/$applet" 2>/dev/null || true; done
+printf '#!/bin/busybox sh\n/bin/busybox poweroff -f\n' >$guest/sbin/poweroff; chmod +x $guest/sbin/poweroff # for xl shutdown
+modules $guest/lib/modules xen-netfront xen-blkfront
+install -m 755 "$here/guest-init.sh" $guest/init
+mkdir -p $root/{domu,etc/xen/scripts}
+pack $guest >$root/domu/linux.cpio
+cp vmlinux $root/domu/vmlinux
+modules $root/lib/modules llc stp bridge xen-netback loop xen-blkback
+for script in vif block; do install -m 755 "$here/hotplug.sh" $root/etc/xen/scripts/$script; done
+pack $root >linux.cpio
+rm -rf $root $guest package
 echo "$key" >ready

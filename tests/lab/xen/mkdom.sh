@@ -1,13 +1,39 @@
 #!/bin/sh
 # mkdom NAME [burn|idle|duty=NN]: starts a guest of one page of code; VCPUS= and MEMORY= (MiB) override 1 and 8.
+# mkdom NAME linux [FILE...]: starts a Linux guest, which runs the first FILE as a script in the folder of them all. It has
+#   VCPUS= (1) and MEMORY= (96 MiB), TYPE= (pv; pvh), the network's address 10.9.0.HOST (HOST=; none without), of which
+#   the control domain is 10.9.0.1, and DISK= (a file or block device of the control domain) as /dev/xvda.
 set -e
-cat >"/tmp/$1.cfg" <<CFG
-name = "$1"
+name=$1 kind=${2:-burn}
+if [ "$kind" = linux ]; then
+  shift 2
+  rm -rf "/tmp/$name.files"; mkdir -p "/tmp/$name.files/t"
+  [ $# = 0 ] || { cp "$@" "/tmp/$name.files/t/"; basename "$1" >"/tmp/$name.files/t/.script"; }
+  { cat /domu/linux.cpio; (cd "/tmp/$name.files" && find . | cpio -o -H newc 2>/dev/null); } >"/tmp/$name.cpio"
+  rm -rf "/tmp/$name.files"
+  disk=${DISK:-}
+  if [ -f "$disk" ]; then disk=$(losetup -f); losetup "$disk" "$DISK"; fi
+  cat >"/tmp/$name.cfg" <<CFG
+name = "$name"
+type = "${TYPE:-pv}"
+kernel = "/domu/vmlinux"
+ramdisk = "/tmp/$name.cpio"
+extra = "console=hvc0 quiet mitigations=off nokaslr clocksource=xen tsc=unstable ${HOST:+host=$HOST} ${EXTRA:-}"
+memory = ${MEMORY:-96}
+vcpus = ${VCPUS:-1}
+on_crash = "destroy"
+vif = [ ${HOST:+"'script=vif,bridge=guests'"} ]
+disk = [ ${disk:+"'phy:$disk,xvda,w'"} ]
+CFG
+else
+  cat >"/tmp/$name.cfg" <<CFG
+name = "$name"
 type = "pv"
 kernel = "/domu/guest"
-extra = "${2:-burn}"
+extra = "$kind"
 memory = ${MEMORY:-8}
 vcpus = ${VCPUS:-1}
 on_crash = "destroy"
 CFG
-exec xl create -q "/tmp/$1.cfg"
+fi
+exec xl create -q "/tmp/$name.cfg"
