@@ -14,6 +14,7 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
+use super::affinity::AffinityLever;
 use super::cgroup::{CgroupFile, CgroupLever};
 use super::domain::DomainLever;
 use super::error::LeverError;
@@ -106,6 +107,8 @@ catalogue! {
     Process(ProcessLever),
     /// The volunteer's part of the cache and of the memory bandwidth.
     Resctrl(ResctrlLever),
+    /// The CPUs that a Xen domain may run on.
+    Affinity(AffinityLever),
 }
 
 impl AnyLever {
