@@ -292,11 +292,14 @@ impl Volunteer {
         let yields = Ok(Yields::LeastWeight);
         let mut weaknesses = vec![
             format!("the guard's law is {}", law_in_words(&yields)),
-            "the volunteer is Xen domains that others start: they are paused when they should end, never ended".to_owned(),
+            "the volunteer is Xen domains that others start: they are paused when they should end, never ended"
+                .to_owned(),
             "what the volunteer's domains read and write on disks is not bounded".to_owned(),
         ];
         let lacking = volunteer.lacking();
-        weaknesses.extend(lacking.map(|why| format!("when the agent started, domains of the volunteer were not held: {why}")));
+        weaknesses.extend(
+            lacking.map(|why| format!("when the agent started, domains of the volunteer were not held: {why}")),
+        );
         weaknesses.extend(cache::lacking_elsewhere(settings.cache));
         Self {
             kind: VolunteerKind::Guest { name: volunteer.names() },

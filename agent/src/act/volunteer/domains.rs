@@ -90,8 +90,7 @@ impl DomainVolunteer {
     /// [`VolunteerError`] when the config names a domain that can never be the volunteer, or the ledger cannot be written.
     pub(super) fn open(asked: &[String], ledger: &mut Ledger) -> Result<Self, VolunteerError> {
         let members = asked.iter().cloned().map(Member::new).collect();
-        let mut volunteer =
-            Self { members, lapses: xen::lapses(), watched: Vec::new(), spare: Spare::default() };
+        let mut volunteer = Self { members, lapses: xen::lapses(), watched: Vec::new(), spare: Spare::default() };
         for error in volunteer.find_awaited(xen::sample(), &ledger.contents().records) {
             if !matches!(error, AdoptError::NoDomain(_) | AdoptError::NoHypervisor(_)) {
                 return Err(error.into());
@@ -168,7 +167,10 @@ impl DomainVolunteer {
 
     /// These records are in the ledger: the domains that they are of may be changed.
     pub(super) fn was_recorded(&mut self, records: &[Record]) {
-        self.members.iter_mut().filter_map(|member| member.taken.as_mut()).for_each(|taken| taken.was_recorded(records));
+        self.members
+            .iter_mut()
+            .filter_map(|member| member.taken.as_mut())
+            .for_each(|taken| taken.was_recorded(records));
     }
 
     /// Those that were found.

@@ -50,7 +50,7 @@ pub enum VolunteerError {
 
 /// CPUs cannot be kept free of the volunteer. The texts complete "because …".
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SpareError {
+pub enum SpareError {
     /// There is no cgroup whose CPUs could be set, and the threads are not Gleaner's to set.
     #[error("it is in no cgroup of its own with the controller `cpuset`")]
     NoCpuset,

@@ -306,7 +306,9 @@ impl Member {
                 self.has_ended();
                 Ok(None)
             }
-            Err(source) => Err(LeverError::Read { what: format!("the state of the Xen domain {}", self.name()), source }),
+            Err(source) => {
+                Err(LeverError::Read { what: format!("the state of the Xen domain {}", self.name()), source })
+            }
         }
     }
 

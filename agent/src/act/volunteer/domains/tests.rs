@@ -238,5 +238,7 @@ fn what_would_be_is_told_of_each() {
         assert!(said.contains(expected), "{expected}: {said}");
     }
     let error = io::Error::other("gleaner-agent-xen is not installed");
-    assert!(foreseen_among(&asked, Err(error), "none").contains("there would be no volunteer until the helper answers"));
+    assert!(
+        foreseen_among(&asked, Err(error), "none").contains("there would be no volunteer until the helper answers")
+    );
 }
