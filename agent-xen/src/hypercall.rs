@@ -89,6 +89,8 @@ pub(crate) struct DomainInfo {
     pub(crate) most_pages: u64,
     pub(crate) cpu_ns: u64,
     pub(crate) vcpus: u32,
+    /// Its pool of CPUs.
+    pub(crate) pool: u32,
 }
 
 impl DomainInfo {
@@ -253,6 +255,7 @@ impl Hypervisor {
                 cpu_ns: self.get(at + 56),
                 vcpus: self.get(at + 64),
                 uuid: self.get(at + 76),
+                pool: self.get(at + 92),
             }
         };
         domains.clear();
@@ -297,29 +300,29 @@ impl Hypervisor {
     }
 
     /// Weight and cap of a domain, of credit and credit2. Pools of CPUs have a scheduler each.
-    pub(crate) fn weight_and_cap(&self, domain: u16) -> Result<(u16, u16), Failure> {
-        let what = || format!("failed to read the scheduler's parameters of domain {domain}");
-        let call = self.scheduler_call(self.scheduler_with_caps(domain)?, domain, SCHEDULER_GET, None);
+    pub(crate) fn weight_and_cap(&self, domain: &DomainInfo) -> Result<(u16, u16), Failure> {
+        let what = || format!("failed to read the scheduler's parameters of domain {}", domain.id);
+        let call = self.scheduler_call(self.scheduler_with_caps(domain)?, domain.id, SCHEDULER_GET, None);
         call.map_err(|error| Failure::io(what(), &error))
     }
 
-    fn scheduler_with_caps(&self, domain: u16) -> Result<u32, Failure> {
-        let what = || format!("failed to find the scheduler of domain {domain}");
-        match self.scheduler_of(domain).map_err(|error| Failure::io(what(), &error))? {
+    fn scheduler_with_caps(&self, domain: &DomainInfo) -> Result<u32, Failure> {
+        let what = || format!("failed to find the scheduler of domain {}", domain.id);
+        match self.scheduler_of(domain.pool).map_err(|error| Failure::io(what(), &error))? {
             scheduler @ (CREDIT | CREDIT2) => Ok(scheduler),
             other => Err(Failure::unsupported(format!("the scheduler {} has no caps and weights", name_of(other)))),
         }
     }
 
     /// Sets the cap alone: a weight of 0 says that it stays as it is, so nobody's is overwritten.
-    pub(crate) fn set_cap(&self, domain: u16, cap: u16) -> Result<(), Failure> {
+    pub(crate) fn set_cap(&self, domain: &DomainInfo, cap: u16) -> Result<(), Failure> {
         self.set_weight_and_cap(domain, 0, cap)
     }
 
-    pub(crate) fn set_weight_and_cap(&self, domain: u16, weight: u16, cap: u16) -> Result<(), Failure> {
+    pub(crate) fn set_weight_and_cap(&self, domain: &DomainInfo, weight: u16, cap: u16) -> Result<(), Failure> {
         let scheduler = self.scheduler_with_caps(domain)?;
-        let call = self.scheduler_call(scheduler, domain, SCHEDULER_PUT, Some((weight, cap)));
-        let what = || format!("failed to set weight {weight} and cap {cap} of domain {domain}");
+        let call = self.scheduler_call(scheduler, domain.id, SCHEDULER_PUT, Some((weight, cap)));
+        let what = || format!("failed to set weight {weight} and cap {cap} of domain {}", domain.id);
         call.map(drop).map_err(|error| Failure::io(what(), &error))
     }
 

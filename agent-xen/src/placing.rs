@@ -5,7 +5,7 @@
 
 use std::io;
 
-use crate::hypercall::{Hypervisor, PAGE};
+use crate::hypercall::{DomainInfo, Hypervisor, PAGE};
 use crate::protocol::{Failure, Placing};
 
 const DOMCTL_INFO: u32 = 5;
@@ -23,25 +23,20 @@ const FIRST_POOL: u32 = 0;
 const MOST_CPUS: usize = 4096;
 /// A set of them as the hypervisor reads and writes it.
 type Map = [u8; MOST_CPUS / 8];
+/// The socket and number of a core, where they are known, and its CPUs.
+type Core = (Option<(u32, u32)>, Vec<usize>);
 /// Core, socket and node of one CPU.
 type Topology = [u32; 3];
 
-/// Which pool a domain is in, and how many virtual CPUs it has.
-#[derive(Debug, Clone, Copy)]
-struct Member {
-    pool: u32,
-    vcpus: u32,
-}
-
 impl Hypervisor {
-    fn member(&self, domain: u16) -> io::Result<Member> {
+    /// How many virtual CPUs a domain has, also those that are switched off.
+    fn vcpus(&self, domain: u16) -> io::Result<u32> {
         self.domctl(DOMCTL_INFO, domain, |_| {})?;
         // The hypervisor answers with the next domain where there is none of that number.
         if self.get::<u16>(16) != domain {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        let highest = self.get::<u32>(16 + 68);
-        Ok(Member { pool: self.get(16 + 92), vcpus: highest.saturating_add(1).min(MOST_CPUS as u32) })
+        Ok(self.get::<u32>(16 + 68).saturating_add(1).min(MOST_CPUS as u32))
     }
 
     /// Number of a pool's scheduler, and its CPUs.
@@ -59,9 +54,9 @@ impl Hypervisor {
         Ok((scheduler, cpus_of(&self.get::<Map>(PAGE))))
     }
 
-    /// Number of the scheduler that a domain is under, by its pool.
-    pub(crate) fn scheduler_of(&self, domain: u16) -> io::Result<u32> {
-        match self.member(domain)?.pool {
+    /// Number of a pool's scheduler.
+    pub(crate) fn scheduler_of(&self, pool: u32) -> io::Result<u32> {
+        match pool {
             FIRST_POOL => Ok(self.scheduler),
             pool => Ok(self.pool(pool)?.0),
         }
@@ -78,16 +73,17 @@ impl Hypervisor {
     }
 
     /// The CPUs of a domain's pool, core by core, and those that each of its virtual CPUs may run on.
-    pub(crate) fn placing(&self, domain: u16) -> Result<Placing, Failure> {
+    pub(crate) fn placing(&self, domain: &DomainInfo) -> Result<Placing, Failure> {
+        let (domain, pool) = (domain.id, domain.pool);
         let failed = |what: &str, error: &io::Error| Failure::io(format!("failed to read {what}"), error);
-        let member = self.member(domain).map_err(|error| failed(&format!("the pool of domain {domain}"), &error))?;
-        let (_, cpus) = self.pool(member.pool).map_err(|error| failed("a pool of CPUs", &error))?;
+        let vcpus = self.vcpus(domain).map_err(|error| failed(&format!("domain {domain}"), &error))?;
+        let (_, cpus) = self.pool(pool).map_err(|error| failed("a pool of CPUs", &error))?;
         let topology = self.topology().map_err(|error| failed("which CPUs are of one core", &error))?;
         let affinity = |vcpu: u32| {
             let read = self.affinity(domain, vcpu);
             read.map_err(|error| failed(&format!("the affinity of virtual CPU {vcpu} of domain {domain}"), &error))
         };
-        let vcpus = (0..member.vcpus).map(affinity).collect::<Result<Vec<String>, Failure>>()?;
+        let vcpus = (0..vcpus).map(affinity).collect::<Result<Vec<String>, Failure>>()?;
         Ok(Placing { vcpus, cores: cores(&cpus, &topology) })
     }
 
@@ -111,10 +107,10 @@ impl Hypervisor {
     /// Keeps each of a domain's virtual CPUs to its list of CPUs, one for each, an empty one for each that does not exist.
     pub(crate) fn set_affinity(&self, domain: u16, lists: &[String]) -> Result<(), Failure> {
         let maps = lists.iter().map(|list| map_of(list)).collect::<Result<Vec<Map>, Failure>>()?;
-        let member = self.member(domain);
-        let member = member.map_err(|error| Failure::io(format!("failed to read domain {domain}"), &error))?;
-        if maps.len() != member.vcpus as usize {
-            let (vcpus, lists) = (member.vcpus, maps.len());
+        let vcpus = self.vcpus(domain);
+        let vcpus = vcpus.map_err(|error| Failure::io(format!("failed to read domain {domain}"), &error))?;
+        if maps.len() != vcpus as usize {
+            let lists = maps.len();
             return Err(Failure::malformed(format!("domain {domain} has {vcpus} virtual CPUs, not {lists}")));
         }
         for (vcpu, map) in (0..).zip(&maps).filter(|(_, map)| map.iter().any(|byte| *byte != 0)) {
@@ -133,7 +129,7 @@ fn cpus_of(map: &Map) -> Vec<usize> {
 
 /// CPUs core by core, each core as a list. CPUs of which nothing is known are cores of their own.
 fn cores(cpus: &[usize], topology: &[Topology]) -> Vec<String> {
-    let mut cores: Vec<(Option<(u32, u32)>, Vec<usize>)> = Vec::new();
+    let mut cores: Vec<Core> = Vec::new();
     for cpu in cpus {
         // A core's number counts within its socket.
         let core = topology.get(*cpu).map(|[core, socket, _]| (*socket, *core)).filter(|(_, core)| *core != u32::MAX);
