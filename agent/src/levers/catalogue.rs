@@ -103,12 +103,12 @@ catalogue! {
     Link(LinkLever),
     /// Something of a Xen domain.
     Domain(DomainLever),
+    /// The CPUs that a Xen domain may run on.
+    Affinity(AffinityLever),
     /// Something of one process of the volunteer.
     Process(ProcessLever),
     /// The volunteer's part of the cache and of the memory bandwidth.
     Resctrl(ResctrlLever),
-    /// The CPUs that a Xen domain may run on.
-    Affinity(AffinityLever),
 }
 
 impl AnyLever {
