@@ -79,7 +79,7 @@ impl Domains {
             Request::Hello { version: VERSION } => Ok(Answer::Hello(Hello {
                 version: VERSION,
                 xen: xen_version(Path::new("/sys/hypervisor/version")),
-                scheduler: self.hypervisor.scheduler(),
+                scheduler: self.hypervisor.scheduler_name(),
                 physical_cpus: self.hypervisor.physical_cpus()?,
             })),
             Request::Hello { version } => {
@@ -88,6 +88,10 @@ impl Domains {
             Request::Sample {} => Ok(Answer::Sample { domains: self.sample(Instant::now())? }),
             Request::Set(set) => self.set(set).map(|()| Answer::Set {}),
             Request::State { uuid } => self.state(uuid).map(Answer::State),
+            Request::Placing { uuid, id } => {
+                let info = self.find(uuid, *id)?;
+                self.hypervisor.placing(&info).map(Answer::Placing)
+            }
             Request::Watch { volunteers, lease_ms } => self.watch(volunteers, *lease_ms).map(|()| Answer::Watch {}),
             Request::Look {} => self.look().map(Answer::Look),
         }
@@ -103,8 +107,8 @@ impl Domains {
 
     fn state(&mut self, uuid: &str) -> Result<State, Failure> {
         let info = self.find(uuid, None)?;
-        // A domain can be under another scheduler, by its pool of CPUs, and can be paused all the same.
-        let parameters = self.hypervisor.has_caps().then(|| self.hypervisor.weight_and_cap(info.id).ok()).flatten();
+        // A domain can be under a scheduler without them, by its pool of CPUs, and can be paused all the same.
+        let parameters = self.hypervisor.weight_and_cap(&info).ok();
         Ok(State {
             id: info.id,
             vcpus: info.vcpus,
@@ -164,11 +168,10 @@ impl Domains {
     fn read_slow(&self, info: &DomainInfo) -> Slow {
         let read = |key: &str| self.store.as_ref()?.read(&format!("/local/domain/{}/{key}", info.id)).ok();
         let kib = read("memory/target").and_then(|text| text.trim().parse::<u64>().ok());
-        let parameters = self.hypervisor.has_caps().then(|| self.hypervisor.weight_and_cap(info.id).ok());
         Slow {
             name: read("name").map_or_else(|| format!("domain-{}", info.id), Into::into),
             target_bytes: kib.and_then(|kib| kib.checked_mul(KIB)),
-            weight_and_cap: parameters.flatten(),
+            weight_and_cap: self.hypervisor.weight_and_cap(info).ok(),
         }
     }
 
@@ -199,17 +202,14 @@ impl Domains {
         let info = find_guest(&self.hypervisor, &mut self.infos, set)?;
         match setting {
             Setting::Paused(paused) => self.set_paused(set, paused),
-            Setting::Cap(_) | Setting::Weight(_) if !self.hypervisor.has_caps() => {
-                let scheduler = self.hypervisor.scheduler();
-                Err(Failure::unsupported(format!("the scheduler {scheduler} has no caps and weights")))
-            }
-            Setting::Cap(cap) => self.hypervisor.set_cap(info.id, cap),
+            Setting::Cap(cap) => self.hypervisor.set_cap(&info, cap),
             Setting::Weight(0) => Err(Failure::malformed("a weight is at least 1".into())),
             Setting::Weight(weight) => {
-                let (_, cap) = self.hypervisor.weight_and_cap(info.id)?;
-                self.hypervisor.set_weight_and_cap(info.id, weight, cap)
+                let (_, cap) = self.hypervisor.weight_and_cap(&info)?;
+                self.hypervisor.set_weight_and_cap(&info, weight, cap)
             }
             Setting::MemoryTarget(bytes) => self.set_target(&info, bytes),
+            Setting::Affinity(lists) => self.hypervisor.set_affinity(info.id, lists),
         }
     }
 
@@ -284,7 +284,7 @@ fn pause_all(hypervisor: &Hypervisor, volunteers: &[Run], infos: &mut Vec<Domain
     }
     let runs = |info: &&DomainInfo| volunteers.contains(&info.run()) && !info.dying && !info.paused;
     for info in infos.iter().filter(|info| info.id != CONTROL_DOMAIN).filter(runs) {
-        match hypervisor.pause(info.id, true).or_else(|_| hypervisor.set_cap(info.id, LEAST_CAP)) {
+        match hypervisor.pause(info.id, true).or_else(|_| hypervisor.set_cap(info, LEAST_CAP)) {
             Ok(()) => paused.some = true,
             Err(error) => paused.failed |= error.kind != Kind::Absent,
         }

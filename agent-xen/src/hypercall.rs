@@ -33,7 +33,7 @@ const CREDIT2: u32 = 6;
 const PAUSED: u32 = 1 << 3;
 const DYING: u32 = 1 << 0;
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// `sizeof(struct xen_domctl_getdomaininfo)`.
 const DOMAIN_INFO: usize = 112;
 /// Number of a domain that is not there.
@@ -69,7 +69,8 @@ pub(crate) struct Hypervisor {
     buffer: *mut u8,
     sysctl_version: u32,
     domctl_version: u32,
-    scheduler: u32,
+    /// Of the hypervisor's first pool of CPUs.
+    pub(crate) scheduler: u32,
     _memory: File,
 }
 
@@ -88,6 +89,8 @@ pub(crate) struct DomainInfo {
     pub(crate) most_pages: u64,
     pub(crate) cpu_ns: u64,
     pub(crate) vcpus: u32,
+    /// Its pool of CPUs.
+    pub(crate) pool: u32,
 }
 
 impl DomainInfo {
@@ -116,6 +119,18 @@ fn try_versions<T>(interface: &str, versions: &[u32], mut ask: impl FnMut(u32) -
         }
     }
     Err(Failure::unsupported(format!("the hypervisor takes no {interface} version of {versions:#x?}")))
+}
+
+fn name_of(scheduler: u32) -> &'static str {
+    match scheduler {
+        CREDIT => "credit",
+        CREDIT2 => "credit2",
+        4 => "sedf",
+        7 => "arinc653",
+        8 => "rtds",
+        9 => "null",
+        _ => "unknown",
+    }
 }
 
 impl Hypervisor {
@@ -147,7 +162,7 @@ impl Hypervisor {
         })?;
         try_versions("domctl", &DOMCTL_VERSIONS, |version| {
             self.domctl_version = version;
-            match self.scheduler_call(NO_DOMAIN, SCHEDULER_GET, None) {
+            match self.scheduler_call(self.scheduler, NO_DOMAIN, SCHEDULER_GET, None) {
                 // The version is right when only the domain is wrong, or what is asked of it.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOSYS)) => Ok(()),
                 answer => answer.map(drop),
@@ -155,17 +170,22 @@ impl Hypervisor {
         })
     }
 
-    fn put<T: Copy>(&self, at: usize, value: T) {
+    pub(crate) fn put<T: Copy>(&self, at: usize, value: T) {
         debug_assert!(at + size_of::<T>() <= BUFFER);
         // SAFETY: the mapping is `BUFFER` bytes long, lives as long as `self`, and every place written is a constant
         // well inside; unaligned writes need no alignment.
         unsafe { ptr::write_unaligned(self.buffer.add(at).cast(), value) }
     }
 
-    fn get<T: Copy>(&self, at: usize) -> T {
+    pub(crate) fn get<T: Copy>(&self, at: usize) -> T {
         debug_assert!(at + size_of::<T>() <= BUFFER);
         // SAFETY: as for `put`; only plain integers and arrays of them are read, of which every pattern is valid.
         unsafe { ptr::read_unaligned(self.buffer.add(at).cast()) }
+    }
+
+    /// Where lists and sets are written that an argument points to.
+    pub(crate) fn map_address(&self) -> u64 {
+        self.buffer as u64 + PAGE as u64
     }
 
     fn clear(&self, length: usize) {
@@ -181,7 +201,7 @@ impl Hypervisor {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    fn sysctl(&self, command: u32, arguments: impl FnOnce(&Self)) -> io::Result<()> {
+    pub(crate) fn sysctl(&self, command: u32, arguments: impl FnOnce(&Self)) -> io::Result<()> {
         self.clear(PAGE);
         self.put(0, command);
         self.put(4, self.sysctl_version);
@@ -189,7 +209,7 @@ impl Hypervisor {
         self.call(SYSCTL)
     }
 
-    fn domctl(&self, command: u32, domain: u16, arguments: impl FnOnce(&Self)) -> io::Result<()> {
+    pub(crate) fn domctl(&self, command: u32, domain: u16, arguments: impl FnOnce(&Self)) -> io::Result<()> {
         self.clear(PAGE);
         self.put(0, command);
         self.put(4, self.domctl_version);
@@ -203,21 +223,9 @@ impl Hypervisor {
         Ok(self.get(8))
     }
 
-    /// Name of the scheduler.
-    pub(crate) fn scheduler(&self) -> &'static str {
-        match self.scheduler {
-            CREDIT => "credit",
-            CREDIT2 => "credit2",
-            4 => "sedf",
-            7 => "arinc653",
-            8 => "rtds",
-            9 => "null",
-            _ => "unknown",
-        }
-    }
-
-    pub(crate) fn has_caps(&self) -> bool {
-        [CREDIT, CREDIT2].contains(&self.scheduler)
+    /// Name of the scheduler that the hypervisor was started with.
+    pub(crate) fn scheduler_name(&self) -> &'static str {
+        name_of(self.scheduler)
     }
 
     pub(crate) fn physical_cpus(&self) -> Result<u32, Failure> {
@@ -231,7 +239,7 @@ impl Hypervisor {
         let call = self.sysctl(SYSCTL_DOMAIN_LIST, |own| {
             own.put(8, 0_u16);
             own.put(12, MOST_DOMAINS as u32);
-            own.put(16, own.buffer as u64 + PAGE as u64);
+            own.put(16, own.map_address());
         });
         call.map_err(|error| Failure::io("failed to list the domains".into(), &error))?;
         let count = self.get::<u32>(24) as usize;
@@ -247,6 +255,7 @@ impl Hypervisor {
                 cpu_ns: self.get(at + 56),
                 vcpus: self.get(at + 64),
                 uuid: self.get(at + 76),
+                pool: self.get(at + 92),
             }
         };
         domains.clear();
@@ -272,9 +281,15 @@ impl Hypervisor {
         Ok(domains.iter().find(is_it).copied())
     }
 
-    fn scheduler_call(&self, domain: u16, command: u32, set: Option<(u16, u16)>) -> io::Result<(u16, u16)> {
+    fn scheduler_call(
+        &self,
+        scheduler: u32,
+        domain: u16,
+        command: u32,
+        set: Option<(u16, u16)>,
+    ) -> io::Result<(u16, u16)> {
         self.domctl(DOMCTL_SCHEDULER, domain, |own| {
-            own.put(16, own.scheduler);
+            own.put(16, scheduler);
             own.put(20, command);
             if let Some((weight, cap)) = set {
                 own.put(24, weight);
@@ -284,22 +299,30 @@ impl Hypervisor {
         Ok((self.get(24), self.get(26)))
     }
 
-    /// Weight and cap of a domain, of credit and credit2.
-    pub(crate) fn weight_and_cap(&self, domain: u16) -> Result<(u16, u16), Failure> {
-        let call = self.scheduler_call(domain, SCHEDULER_GET, None);
-        call.map_err(|error| {
-            Failure::io(format!("failed to read the scheduler's parameters of domain {domain}"), &error)
-        })
+    /// Weight and cap of a domain, of credit and credit2. Pools of CPUs have a scheduler each.
+    pub(crate) fn weight_and_cap(&self, domain: &DomainInfo) -> Result<(u16, u16), Failure> {
+        let what = || format!("failed to read the scheduler's parameters of domain {}", domain.id);
+        let call = self.scheduler_call(self.scheduler_with_caps(domain)?, domain.id, SCHEDULER_GET, None);
+        call.map_err(|error| Failure::io(what(), &error))
+    }
+
+    fn scheduler_with_caps(&self, domain: &DomainInfo) -> Result<u32, Failure> {
+        let what = || format!("failed to find the scheduler of domain {}", domain.id);
+        match self.scheduler_of(domain.pool).map_err(|error| Failure::io(what(), &error))? {
+            scheduler @ (CREDIT | CREDIT2) => Ok(scheduler),
+            other => Err(Failure::unsupported(format!("the scheduler {} has no caps and weights", name_of(other)))),
+        }
     }
 
     /// Sets the cap alone: a weight of 0 says that it stays as it is, so nobody's is overwritten.
-    pub(crate) fn set_cap(&self, domain: u16, cap: u16) -> Result<(), Failure> {
+    pub(crate) fn set_cap(&self, domain: &DomainInfo, cap: u16) -> Result<(), Failure> {
         self.set_weight_and_cap(domain, 0, cap)
     }
 
-    pub(crate) fn set_weight_and_cap(&self, domain: u16, weight: u16, cap: u16) -> Result<(), Failure> {
-        let call = self.scheduler_call(domain, SCHEDULER_PUT, Some((weight, cap)));
-        let what = || format!("failed to set weight {weight} and cap {cap} of domain {domain}");
+    pub(crate) fn set_weight_and_cap(&self, domain: &DomainInfo, weight: u16, cap: u16) -> Result<(), Failure> {
+        let scheduler = self.scheduler_with_caps(domain)?;
+        let call = self.scheduler_call(scheduler, domain.id, SCHEDULER_PUT, Some((weight, cap)));
+        let what = || format!("failed to set weight {weight} and cap {cap} of domain {}", domain.id);
         call.map(drop).map_err(|error| Failure::io(what(), &error))
     }
 

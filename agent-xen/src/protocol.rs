@@ -7,7 +7,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 /// Version of the messages.
-pub(crate) const VERSION: u64 = 2;
+pub(crate) const VERSION: u64 = 3;
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -17,6 +17,7 @@ pub(crate) enum Request {
     Sample {},
     Set(Set),
     State { uuid: String },
+    Placing { uuid: String, id: Option<u16> },
     Watch { volunteers: Vec<Volunteer>, lease_ms: u64 },
     Look {},
 }
@@ -39,24 +40,28 @@ pub(crate) struct Set {
     pub(crate) weight: Option<u16>,
     pub(crate) memory_target_bytes: Option<u64>,
     pub(crate) paused: Option<bool>,
+    pub(crate) affinity: Option<Vec<String>>,
 }
 
 /// What is to be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Setting {
+pub(crate) enum Setting<'a> {
     Cap(u16),
     Weight(u16),
     MemoryTarget(u64),
     Paused(bool),
+    /// A list of CPUs for each virtual CPU.
+    Affinity(&'a [String]),
 }
 
 impl Set {
-    pub(crate) fn setting(&self) -> Result<Setting, Failure> {
+    pub(crate) fn setting(&self) -> Result<Setting<'_>, Failure> {
         let all = [
             self.cap_percent.map(Setting::Cap),
             self.weight.map(Setting::Weight),
             self.memory_target_bytes.map(Setting::MemoryTarget),
             self.paused.map(Setting::Paused),
+            self.affinity.as_deref().map(Setting::Affinity),
         ];
         let mut asked = all.into_iter().flatten();
         match (asked.next(), asked.next()) {
@@ -74,6 +79,7 @@ pub(crate) enum Answer {
     Sample { domains: Vec<Domain> },
     Set {},
     State(State),
+    Placing(Placing),
     Watch {},
     Look(Look),
     Error(Failure),
@@ -97,6 +103,15 @@ pub(crate) struct State {
     pub(crate) cap_percent: Option<u16>,
     pub(crate) weight: Option<u16>,
     pub(crate) lapses: u64,
+}
+
+/// Where a domain runs, in lists of CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Placing {
+    /// What each virtual CPU may run on; empty for one that does not exist.
+    pub(crate) vcpus: Vec<String>,
+    /// The CPUs of its pool, core by core.
+    pub(crate) cores: Vec<String>,
 }
 
 /// What everybody but the volunteer, and what the volunteer used, since the first look.
@@ -200,7 +215,7 @@ mod tests {
 
     #[test]
     fn questions() {
-        assert_eq!(parse(br#"{"hello":{"version":2}}"#), Ok(Request::Hello { version: 2 }));
+        assert_eq!(parse(br#"{"hello":{"version":3}}"#), Ok(Request::Hello { version: 3 }));
         assert_eq!(parse(br#"{"sample":{}}"#), Ok(Request::Sample {}));
         let Ok(Request::Set(set)) = parse(br#"{"set":{"uuid":"u","cap_percent":30}}"#) else { panic!() };
         assert_eq!(set.setting(), Ok(Setting::Cap(30)));

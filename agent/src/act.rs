@@ -60,6 +60,7 @@ use crate::hierarchies::Hierarchies;
 use crate::levers::{AnyLever, LeverError, WorkloadLevers};
 use crate::network_bound::{NetworkBound, NetworkStatus};
 use crate::scratch::Scratch;
+use crate::xen;
 
 /// How long a command may wait for the processes of an earlier one.
 const END_WAIT: Duration = Duration::from_secs(1);
@@ -131,8 +132,8 @@ pub struct Actor {
     volunteer_command: Option<VolunteerCommand>,
     levers: Levers,
     volunteer_dirs: Vec<PathBuf>,
-    /// Its Xen domains, by UUID.
-    volunteer_domains: Vec<String>,
+    /// Its Xen domains that were found, by UUID; `None` where it is none.
+    volunteer_domains: Option<Vec<String>>,
     /// Bounds that the volunteer lacks, and why.
     unbounded: Vec<(Bound, String)>,
     workloads: BTreeMap<WorkloadId, WorkloadLevers>,
@@ -180,7 +181,7 @@ impl Actor {
             disks: None,
             clock: None,
             volunteer_dirs: Vec::new(),
-            volunteer_domains: Vec::new(),
+            volunteer_domains: None,
             unbounded: Vec::new(),
             workloads: BTreeMap::new(),
             contested: BTreeSet::new(),
@@ -249,10 +250,10 @@ impl Actor {
         &self.volunteer_dirs
     }
 
-    /// The volunteer's Xen domains, by UUID.
+    /// The volunteer's Xen domains that were found by now, by UUID; `None` where it is none.
     #[must_use]
-    pub fn volunteer_domains(&self) -> &[String] {
-        &self.volunteer_domains
+    pub fn volunteer_domains(&self) -> Option<&[String]> {
+        self.volunteer_domains.as_deref()
     }
 
     /// Commands in force under a lease.
@@ -587,8 +588,14 @@ impl Actor {
     /// Keeps the ledger to what is Gleaner's on the volunteer's domains: a pause of the operator's is not undone. A domain
     /// that was started anew is held only once it is in the ledger.
     fn record_domains(&mut self) {
-        let Some(guard) = self.guard.as_ref().filter(|_| !self.volunteer_domains.is_empty()) else { return };
+        let Some(guard) = self.guard.as_ref().filter(|_| self.volunteer_domains.is_some()) else { return };
         let have = &self.ledger.contents().records;
+        if guard.with_volunteer(|volunteer| volunteer.awaits_domains()) == Some(true) {
+            // It may take its time, in which nobody waits for the volunteer.
+            let sampled = xen::sample();
+            guard.with_volunteer(|volunteer| volunteer.find_domains(sampled, have));
+            self.volunteer_domains = guard.with_volunteer(|volunteer| volunteer.domains()).flatten();
+        }
         let outdated = |volunteer: &Volunteer| -> Vec<AnyLever> {
             have.iter().filter(|have| volunteer.has_had(&have.lever)).map(|have| have.lever.clone()).collect()
         };
@@ -675,7 +682,7 @@ impl Actor {
 
     /// Stops the volunteer at once and puts everything back; from then on only observes.
     pub fn restore_all(&mut self) -> RestoreReport {
-        if !self.volunteer_domains.is_empty() {
+        if self.volunteer_domains.is_some() {
             self.tick_guard();
         }
         if let Some(mut guard) = self.guard.take() {

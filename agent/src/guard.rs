@@ -50,7 +50,7 @@ const HUNG: Duration = Duration::from_secs(5);
 
 /// A posture cannot be put in force.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ProtectError {
+pub enum ProtectError {
     /// No CPUs can be kept free of the volunteer.
     #[error("failed to keep CPUs free of the volunteer")]
     Spare(#[source] SpareError),
@@ -110,7 +110,7 @@ impl GuardView {
     /// # Errors
     /// [`ProtectError`] when the volunteer's CPUs cannot be set, or no scheduling points can be forced; the posture is then the
     /// one before, unless the new one takes neither.
-    pub(crate) fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
+    pub fn protect(&self, posture: Posture) -> Result<(), ProtectError> {
         // Threads are started without the lock: that can take long.
         let by_posture = posture == Posture::Points && self.can_force_points();
         let points = by_posture.then(Points::start).transpose().map_err(ProtectError::Points)?;

@@ -92,12 +92,12 @@ impl HostLoop {
     ) -> anyhow::Result<Self> {
         let kind = actor.as_ref().map_or(&VolunteerKind::None, Actor::volunteer_kind);
         let groups = actor.as_ref().map_or(&[][..], Actor::volunteer_cgroups);
-        let domains = actor.as_ref().map_or(&[][..], Actor::volunteer_domains);
+        let domains = actor.as_ref().and_then(Actor::volunteer_domains);
         let trace = match kind {
+            _ if domains.is_some() => VolunteerTrace::Domains(domains.unwrap_or_default().to_vec()),
             VolunteerKind::None | VolunteerKind::Unknown(_) => VolunteerTrace::None,
             VolunteerKind::Cgroup { .. } => VolunteerTrace::Cgroup(config.volunteer_cgroup.clone().into()),
             VolunteerKind::ProcessGroups { registry } => VolunteerTrace::ProcessGroups { registry: registry.into() },
-            VolunteerKind::Guest { .. } if !domains.is_empty() => VolunteerTrace::Domains(domains.to_vec()),
             VolunteerKind::Guest { .. } | VolunteerKind::Unit { .. } => {
                 let mount = hierarchies.of("cpu").map(|(mount, _)| mount);
                 let below = mount.zip(groups.first()).and_then(|(mount, group)| group.strip_prefix(mount).ok());
@@ -291,6 +291,9 @@ impl HostLoop {
     fn sample(&mut self, instant: Instant) -> HostReport {
         let now = self.clock.now();
         let began = Instant::now();
+        if let Some(domains) = self.actor.as_ref().and_then(Actor::volunteer_domains) {
+            self.sensor.set_volunteer_domains(domains);
+        }
         let observation = self.sensor.sample(instant);
         if let Some(status) = &self.status {
             status.sampled(began.elapsed());
@@ -461,7 +464,7 @@ fn start_harm_meter(
     if actor.guard_status().is_none() {
         return Err(Reason::NoVolunteer);
     }
-    if !actor.volunteer_domains().is_empty() {
+    if actor.volunteer_domains().is_some() {
         let why =
             "the harm that Xen domains do is not measured: no kernel of this host tells when another domain waits";
         return Err(Reason::Described(why.into()));

@@ -2,6 +2,7 @@
 //! ([`crate::facts`]). Out: the levers it has ([`catalogue`]), and what each should be under limits. One file per
 //! interface, each with an `impl` of [`lever::Lever`]. Called by [`crate::act`].
 
+mod affinity;
 pub mod catalogue;
 pub mod cgroup;
 pub mod domain;
@@ -22,6 +23,7 @@ pub mod role;
 pub mod scale;
 mod value;
 
+pub use affinity::AffinityLever;
 pub(crate) use catalogue::is_known;
 pub use catalogue::{AnyLever, WorkloadLevers};
 pub use cgroup::{CgroupFile, CgroupLever};

@@ -211,6 +211,13 @@ impl Sensor {
         self.settings.scan_period_s = period_s;
     }
 
+    /// These Xen domains are the volunteer, by UUID, from the next sample on.
+    pub fn set_volunteer_domains(&mut self, uuids: &[String]) {
+        if let Some(domains) = &mut self.domains {
+            self.scan_due |= domains.set_volunteers(uuids);
+        }
+    }
+
     /// Takes a sample. Rates cover the true time since the last one, however long that was.
     pub fn sample(&mut self, now: Instant) -> Observation {
         let interval_s = self.previous.as_ref().map_or(0.0, |(at, _)| now.duration_since(*at).as_secs_f64());

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub(crate) use self::guarding::{DomainState, Run, has_lapsed_since, lapses, look, state, unwatch, watch, withhold};
+pub(crate) use self::guarding::{CpuPlacing, DomainState, Run};
+pub(crate) use self::guarding::{has_lapsed_since, lapses, look, placing, state, unwatch, watch, withhold};
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};
 
@@ -70,13 +71,15 @@ pub(crate) struct DomainNetwork {
 }
 
 /// Something of a domain that can be set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Setting {
     /// Ceiling in percent of one CPU; 0 is none.
     Cap(u32),
     Weight(u32),
     MemoryTarget(u64),
     Paused(bool),
+    /// A list of CPUs for each virtual CPU.
+    Affinity(Vec<String>),
 }
 
 /// This is a control domain.
@@ -113,6 +116,7 @@ pub(crate) fn set(uuid: &str, id: Option<u32>, setting: Setting) -> io::Result<(
         Setting::Cap(percent) => ("cap_percent", percent.into()),
         Setting::Weight(weight) => ("weight", weight.into()),
         Setting::Paused(paused) => ("paused", paused.into()),
+        Setting::Affinity(lists) => ("affinity", lists.into()),
     };
     guarding::set(uuid, id, key, &value)
 }

@@ -20,6 +20,7 @@ mod idle_class;
 mod spare;
 mod usage;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,7 @@ use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::launch::shell;
 use crate::launch::tmp::Tmp;
 use crate::levers::AnyLever;
+use crate::xen::Hypervisor;
 
 /// The least ceiling a volunteer in a cgroup can have, in percent of a core: the kernel's least quota of
 /// 1 ms in the volunteer's period of 20 ms.
@@ -290,10 +292,14 @@ impl Volunteer {
         let yields = Ok(Yields::LeastWeight);
         let mut weaknesses = vec![
             format!("the guard's law is {}", law_in_words(&yields)),
-            "the volunteer is Xen domains that were there before: they are paused when they should end, never ended"
+            "the volunteer is Xen domains that others start: they are paused when they should end, never ended"
                 .to_owned(),
             "what the volunteer's domains read and write on disks is not bounded".to_owned(),
         ];
+        let lacking = volunteer.lacking();
+        weaknesses.extend(
+            lacking.map(|why| format!("when the agent started, domains of the volunteer were not held: {why}")),
+        );
         weaknesses.extend(cache::lacking_elsewhere(settings.cache));
         Self {
             kind: VolunteerKind::Guest { name: volunteer.names() },
@@ -356,12 +362,33 @@ impl Volunteer {
         }
     }
 
-    /// Its Xen domains, by UUID.
+    /// Its Xen domains that were found, by UUID; `None` where it is none.
     #[must_use]
-    pub fn domains(&self) -> Vec<String> {
+    pub fn domains(&self) -> Option<Vec<String>> {
         match &self.containment {
-            Containment::Domains(volunteer) => volunteer.uuids(),
-            _ => Vec::new(),
+            Containment::Domains(volunteer) => Some(volunteer.uuids()),
+            _ => None,
+        }
+    }
+
+    /// Some of its Xen domains are not there, as far as last seen.
+    pub(super) fn awaits_domains(&self) -> bool {
+        matches!(&self.containment, Containment::Domains(volunteer) if volunteer.awaits_some())
+    }
+
+    /// Finds those that are awaited among the host's domains. `records`: what the ledger has.
+    pub(super) fn find_domains(&mut self, sampled: io::Result<Hypervisor>, records: &[Record]) {
+        if let Containment::Domains(volunteer) = &mut self.containment {
+            // Each is told once, and shown by `lacking`.
+            volunteer.find_awaited(sampled, records);
+        }
+    }
+
+    /// Why there is nothing of it that could run, completing "because …": of Xen domains that are not held.
+    pub(crate) fn lacking(&self) -> Option<String> {
+        match &self.containment {
+            Containment::Domains(volunteer) if !volunteer.is_occupied() => volunteer.lacking(),
+            _ => None,
         }
     }
 
@@ -437,7 +464,8 @@ impl Volunteer {
     pub(crate) fn can_spare(&self) -> bool {
         match &self.containment {
             Containment::Cgroup(volunteer) => volunteer.can_spare(),
-            Containment::ProcessGroups(_) | Containment::Domains(_) => false,
+            Containment::Domains(volunteer) => volunteer.can_spare(),
+            Containment::ProcessGroups(_) => false,
         }
     }
 
@@ -448,9 +476,9 @@ impl Volunteer {
     pub(crate) fn keep_free(&mut self, cpus: u32) -> Result<(), SpareError> {
         match &mut self.containment {
             Containment::Cgroup(volunteer) => volunteer.keep_free(cpus),
-            Containment::ProcessGroups(_) | Containment::Domains(_) if cpus == 0 => Ok(()),
+            Containment::Domains(volunteer) => volunteer.keep_free(cpus),
+            Containment::ProcessGroups(_) if cpus == 0 => Ok(()),
             Containment::ProcessGroups(_) => Err(SpareError::ProcessGroups),
-            Containment::Domains(_) => Err(SpareError::NoCpuset),
         }
     }
 

@@ -30,17 +30,7 @@ impl Actor {
             self.levers = Levers::without_volunteer(true, vec![weakness.to_owned()]);
             return Ok(());
         }
-        let volunteer = match Volunteer::open(settings, hierarchies, &mut self.ledger) {
-            Err(error) if settings.volunteer == VolunteerChoice::Domain && error.is_absence() => {
-                // At boot the agent may come before the domains, and it has to sense all the same.
-                let weakness =
-                    format!("there is no volunteer: {}; start the agent again once it can be had", chain(&error));
-                tracing::warn!("{weakness}");
-                self.levers = Levers::without_volunteer(true, vec![weakness]);
-                return Ok(());
-            }
-            opened => opened?,
-        };
+        let volunteer = Volunteer::open(settings, hierarchies, &mut self.ledger)?;
         let paths = MeterPaths::detect(hierarchies, &settings.roots.root);
         match Meter::open(&paths, &volunteer.usage()) {
             Ok(meter) => {
@@ -154,7 +144,7 @@ mod tests {
     use crate::act::ActSettings;
 
     #[test]
-    fn an_agent_whose_domains_are_not_there_starts_without_a_volunteer_and_says_why() {
+    fn an_agent_whose_domains_are_not_there_awaits_them_and_says_why() {
         let state = tempfile::tempdir().unwrap();
         let settings = ActSettings {
             acting: true,
@@ -163,8 +153,12 @@ mod tests {
             ..ActSettings::observing(state.path().to_owned())
         };
         let (actor, _) = Actor::open(settings, &Hierarchies::of_this_machine()).unwrap();
-        assert_eq!(actor.volunteer_kind(), &gleaner_types::report::VolunteerKind::None);
-        assert!(actor.levers().acting && actor.guard_status().is_none());
-        assert!(actor.levers().weaknesses[0].starts_with("there is no volunteer: "), "{:?}", actor.levers());
+        let kind = gleaner_types::report::VolunteerKind::Guest { name: "no-such-domain".to_owned() };
+        assert_eq!(actor.volunteer_kind(), &kind);
+        assert_eq!(actor.volunteer_domains(), Some(&[][..]));
+        let weaknesses = actor.levers().weaknesses.join("\n");
+        assert!(weaknesses.contains("domains of the volunteer were not held: no-such-domain: "), "{weaknesses}");
+        let status = actor.guard_status().unwrap();
+        assert!(status.failure.unwrap().contains("gleaner-agent-xen is not installed"));
     }
 }

@@ -163,7 +163,11 @@ impl Inner {
             freezes: self.freezes,
             reaction_worst: self.reaction_worst,
             interval_longest: self.interval_longest,
-            failure: self.failure.clone().or_else(|| Some(self.held.reason()?.text().into_owned())),
+            failure: self
+                .failure
+                .clone()
+                .or_else(|| Some(self.held.reason()?.text().into_owned()))
+                .or_else(|| self.volunteer.as_ref()?.lacking()),
             held: self.reason_held(),
             held_because: self.held_because.clone(),
             memory_ends: self.held.memory_ends,
@@ -271,7 +275,12 @@ impl Inner {
         let sampled = self.now();
         let sample = match meter.sample(now) {
             Ok(sample) => sample,
-            Err(error) => return self.fail(meter, &chain(&error)),
+            Err(error) => {
+                // Of Xen domains the volunteer knows more than the meter.
+                let lacking = self.volunteer.as_ref().and_then(Volunteer::lacking);
+                let why = lacking.map_or_else(|| chain(&error), |why| format!("{error}: {why}"));
+                return self.fail(meter, &why);
+            }
         };
         // The first sample after an activation or a failure only starts an interval.
         let Some((sample, interval_s)) = sample else { return };

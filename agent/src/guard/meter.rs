@@ -45,7 +45,7 @@ pub enum MeterError {
     #[error("the hypervisor does not tell what its domains use")]
     Hypervisor(#[source] io::Error),
     /// There is no domain to guard against.
-    #[error("none of the volunteer's Xen domains is there, or whoever started or paused them has yet to let them run")]
+    #[error("none of the volunteer's Xen domains is there and may run")]
     NoDomain,
     /// Another helper counts from another beginning.
     #[error("the hypervisor's counters have begun anew")]
@@ -315,8 +315,8 @@ impl Meter {
             usage => Source::Files(Files::open(paths, usage)?),
         };
         match source.read(Instant::now()) {
-            // One may yet be let run.
-            Ok(_) | Err(MeterError::NoDomain) => Ok(Self { source, last: None }),
+            // A domain may yet be let run, and the helper may yet answer.
+            Ok(_) | Err(MeterError::NoDomain | MeterError::Hypervisor(_)) => Ok(Self { source, last: None }),
             Err(error) => Err(error),
         }
     }

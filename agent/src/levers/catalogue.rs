@@ -14,6 +14,7 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
+use super::affinity::AffinityLever;
 use super::cgroup::{CgroupFile, CgroupLever};
 use super::domain::DomainLever;
 use super::error::LeverError;
@@ -102,6 +103,8 @@ catalogue! {
     Link(LinkLever),
     /// Something of a Xen domain.
     Domain(DomainLever),
+    /// The CPUs that a Xen domain may run on.
+    Affinity(AffinityLever),
     /// Something of one process of the volunteer.
     Process(ProcessLever),
     /// The volunteer's part of the cache and of the memory bandwidth.

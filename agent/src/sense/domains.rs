@@ -29,6 +29,15 @@ impl DomainReader {
         Self { volunteers, ..Self::default() }
     }
 
+    /// Others are the volunteer from now on. True if they are.
+    pub(super) fn set_volunteers(&mut self, uuids: &[String]) -> bool {
+        let others = self.volunteers != uuids;
+        if others {
+            self.volunteers = uuids.to_vec();
+        }
+        others
+    }
+
     /// Takes in the hypervisor's answer, and gives the machine's CPU times.
     pub(super) fn take(&mut self, reading: std::io::Result<Hypervisor>) -> Result<CpuTimes, Absence> {
         let hypervisor = match reading {

@@ -39,6 +39,22 @@ pub(crate) struct DomainState {
     lapses: u64,
 }
 
+/// Where a domain may run, in lists of CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct CpuPlacing {
+    /// The hard affinity of each virtual CPU; empty for one that does not exist.
+    pub(crate) vcpus: Vec<String>,
+    /// The CPUs of its pool, core by core.
+    pub(crate) cores: Vec<String>,
+}
+
+impl CpuPlacing {
+    /// The affinity of all its virtual CPUs as one text.
+    pub(crate) fn affinity(&self) -> String {
+        self.vcpus.join(";")
+    }
+}
+
 /// A domain from one start to its end: started anew it has another number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Run {
@@ -62,6 +78,7 @@ pub(crate) struct Look {
 enum Answer {
     Look(Look),
     State(DomainState),
+    Placing(CpuPlacing),
     Set {},
     Error { kind: String, message: String },
 }
@@ -241,7 +258,19 @@ pub(crate) fn state(uuid: &str) -> io::Result<DomainState> {
     }
 }
 
-/// Sets a cap, a weight or a pause, by the name of the protocol's field; with a number only while the domain has that one.
+/// Where a domain may run, while it has this number.
+///
+/// # Errors
+/// As [`state`].
+pub(crate) fn placing(uuid: &str, id: u32) -> io::Result<CpuPlacing> {
+    let question = format!("{}\n", json!({ "placing": { "uuid": uuid, "id": id } }));
+    match with(|guarding| guarding.ask(question.as_bytes()))? {
+        (Answer::Placing(placing), _) => Ok(placing),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Sets a cap, a weight, a pause or an affinity, by the name of the protocol's field; with a number only while the domain has that one.
 ///
 /// # Errors
 /// As [`state`], and the helper's refusal.

@@ -72,7 +72,7 @@ pub enum AdoptError {
         controller: &'static str,
     },
     /// No domain is called so.
-    #[error("volunteer.domains has \"{0}\", and no Xen domain has that name or UUID; start it before the agent")]
+    #[error("volunteer.domains has \"{0}\", and no Xen domain has that name or UUID")]
     NoDomain(String),
     /// Several domains are called so.
     #[error(

@@ -48,27 +48,26 @@ pub enum VolunteerError {
     Registry(PathBuf, #[source] io::Error),
 }
 
-impl VolunteerError {
-    /// What should be the volunteer, or the way to it, is not there or does not work; unlike a mistake in the config, or a
-    /// ledger without which nothing may be changed.
-    pub(in crate::act) fn is_absence(&self) -> bool {
-        match self {
-            Self::Adopt(error) => matches!(error, AdoptError::NoDomain(_) | AdoptError::NoHypervisor(_)),
-            Self::AnyLever(_) | Self::Watch(_) => true,
-            _ => false,
-        }
-    }
-}
-
 /// CPUs cannot be kept free of the volunteer. The texts complete "because …".
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SpareError {
+pub enum SpareError {
     /// There is no cgroup whose CPUs could be set, and the threads are not Gleaner's to set.
     #[error("it is in no cgroup of its own with the controller `cpuset`")]
     NoCpuset,
     /// The volunteer is held without cgroups.
     #[error("process groups are in no cgroup")]
     ProcessGroups,
+    /// It is a domain whose affinity cannot be read.
+    #[error("the hypervisor does not tell where its domains may run: {0}")]
+    NoAffinity(String),
+    /// Nothing would be left to it.
+    #[error("{what} is {cpus} for one of its virtual CPUs, as it was found, and those should be kept free")]
+    Pinned {
+        /// The lever.
+        what: String,
+        /// What was found.
+        cpus: String,
+    },
     /// It was tried when the volunteer was set up.
     #[error(transparent)]
     Unavailable(Arc<Self>),

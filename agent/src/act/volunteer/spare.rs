@@ -206,7 +206,7 @@ fn without(mut cpus: Vec<usize>, spare: u32, sys: &Path) -> Vec<usize> {
 }
 
 /// As the kernel writes it: "0-2,8".
-fn list(cpus: &[usize]) -> String {
+pub(super) fn list(cpus: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for cpu in cpus {
         match runs.last_mut() {

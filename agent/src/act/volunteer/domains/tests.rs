@@ -1,0 +1,244 @@
+use gleaner_types::command::Target;
+
+use super::*;
+use crate::levers::domain::PERIOD_US;
+use crate::levers::{DomainKind, DomainLever, LeverValue};
+use crate::xen::DomainState;
+
+fn domain(uuid: &str, name: &str) -> Domain {
+    Domain {
+        id: 1,
+        uuid: uuid.into(),
+        name: name.into(),
+        control: name == "Domain-0",
+        cpu_ns: 0,
+        memory_bytes: 0,
+        memory_most_bytes: 0,
+        memory_target_bytes: None,
+        paused: false,
+        cap_percent: Some(0),
+        weight: Some(256),
+        disk: None,
+        network: None,
+    }
+}
+
+fn host(domains: &[Domain]) -> io::Result<Hypervisor> {
+    Ok(Hypervisor { physical_cpus: 4, domains: domains.to_vec() })
+}
+
+fn awaiting(asked: &[&str]) -> DomainVolunteer {
+    let members = asked.iter().map(|asked| Member::new((*asked).to_owned())).collect();
+    DomainVolunteer { members, lapses: 0, watched: Vec::new(), spare: Spare::default() }
+}
+
+/// A volunteer of one domain that was found, `left` being what the ledger has.
+fn found(left: &[Record]) -> DomainVolunteer {
+    let mut volunteer = awaiting(&["one"]);
+    assert_eq!(volunteer.find_awaited(host(&[domain("u", "one")]), left), []);
+    volunteer
+}
+
+fn state_of(id: u32, paused: bool, parameters: &str) -> DomainState {
+    let text = format!(r#"{{"id":{id},"vcpus":2,"paused":{paused},{parameters},"lapses":0}}"#);
+    serde_json::from_str(&text).unwrap()
+}
+
+fn state(id: u32, paused: bool) -> DomainState {
+    state_of(id, paused, r#""cap_percent":70,"weight":300"#)
+}
+
+fn member(volunteer: &mut DomainVolunteer) -> &mut Member {
+    &mut volunteer.members[0]
+}
+
+fn number(volunteer: &DomainVolunteer) -> Option<u32> {
+    volunteer.members[0].taken.as_ref().map(|taken| taken.id)
+}
+
+#[test]
+fn domains_are_found_by_name_or_uuid_and_each_is_one() {
+    let domains = [domain("u0", "Domain-0"), domain("u1", "one"), domain("u2", "two"), domain("u3", "two")];
+    let of = |asked: &[&str]| {
+        let mut volunteer = awaiting(asked);
+        let failures = volunteer.find_awaited(host(&domains), &[]);
+        (volunteer.uuids(), failures)
+    };
+    assert_eq!(of(&["u3", "one"]), (vec!["u3".to_owned(), "u1".to_owned()], vec![]));
+    assert_eq!(of(&["three"]).1, [AdoptError::NoDomain("three".into())]);
+    assert_eq!(of(&["two"]).1, [AdoptError::TwoDomains("two".into())]);
+    assert_eq!(of(&["Domain-0"]).1, [AdoptError::ControlDomain("Domain-0".into())]);
+    assert_eq!(of(&["one", "u1"]).1, [AdoptError::DomainTwice("u1".into())]);
+}
+
+#[test]
+fn a_domain_that_is_not_there_is_awaited_and_the_others_go_on() {
+    let mut volunteer = awaiting(&["one", "two"]);
+    let error = io::Error::other("gleaner-agent-xen is not installed");
+    assert_eq!(volunteer.find_awaited(Err(error), &[]).len(), 2);
+    assert!(volunteer.lacking().unwrap().contains("one: the Xen domains of volunteer.domains cannot be found"));
+    assert_eq!(volunteer.find_awaited(host(&[domain("u1", "one")]), &[]).len(), 1);
+    assert!(volunteer.awaits_some() && volunteer.uuids() == ["u1"]);
+    assert!(volunteer.lacking().unwrap().contains("two: no Xen domain has that name or UUID"));
+    volunteer.find_awaited(host(&[domain("u1", "one"), domain("u2", "two")]), &[]);
+    assert!(!volunteer.awaits_some() && volunteer.uuids() == ["u1", "u2"]);
+    assert_eq!(volunteer.find_awaited(host(&[]), &[]), [], "from then on it is known by its UUID");
+}
+
+#[test]
+fn a_name_is_whichever_domain_has_it_once_the_one_before_has_ended() {
+    let mut volunteer = found(&[]);
+    member(&mut volunteer).see(&state(3, false), false).unwrap();
+    let another = [domain("v", "one")];
+    volunteer.find_awaited(host(&another), &[]);
+    assert_eq!((volunteer.uuids(), number(&volunteer)), (vec!["u".to_owned()], Some(3)), "it has not ended");
+    member(&mut volunteer).has_ended();
+    assert!(number(&volunteer).is_none() && volunteer.lacking().unwrap().contains("has ended"));
+    volunteer.find_awaited(host(&another), &[]);
+    member(&mut volunteer).see(&state(4, true), false).unwrap();
+    assert!(number(&volunteer).is_none(), "it may still be being built");
+    member(&mut volunteer).see(&state(4, false), false).unwrap();
+    assert_eq!((volunteer.uuids(), number(&volunteer)), (vec!["v".to_owned()], Some(4)));
+    assert!(volunteer.lacking().is_none());
+
+    let mut volunteer = awaiting(&["u"]);
+    volunteer.find_awaited(host(&[domain("u", "one")]), &[]);
+    member(&mut volunteer).has_ended();
+    volunteer.find_awaited(host(&another), &[]);
+    assert!(volunteer.awaits_some(), "a UUID is one domain, and another of its name is somebody else's");
+}
+
+#[test]
+fn a_domain_that_somebody_else_has_paused_is_not_taken() {
+    let mut volunteer = found(&[]);
+    member(&mut volunteer).see(&state(3, true), false).unwrap();
+    assert!(number(&volunteer).is_none() && volunteer.lacking().unwrap().contains("has yet to let it run"));
+    member(&mut volunteer).see(&state(3, false), false).unwrap();
+    assert_eq!((number(&volunteer), volunteer.lacking()), (Some(3), None));
+}
+
+#[test]
+fn what_is_found_is_recorded_of_this_run_before_it_may_be_changed() {
+    let mut volunteer = found(&[]);
+    member(&mut volunteer).see(&state(3, false), false).unwrap();
+    assert!(!volunteer.is_occupied());
+    let records = volunteer.records();
+    let lever = |kind| AnyLever::Domain(DomainLever { uuid: "u".to_owned(), id: Some(3), kind });
+    let expected = [
+        (lever(DomainKind::Weight), LeverValue::Weight(300), vec![LeverValue::Weight(1)]),
+        (lever(DomainKind::Cap), LeverValue::Quota { quota_us: Some(70_000), period_us: PERIOD_US }, Vec::new()),
+        (lever(DomainKind::Paused), LeverValue::Frozen(false), Vec::new()),
+    ];
+    let found = records.iter().map(|record| (record.lever.clone(), record.original.clone(), record.ours.clone()));
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    let of_another = DomainLever { uuid: "u".to_owned(), id: Some(2), kind: DomainKind::Paused };
+    volunteer.was_recorded(&[Record { lever: AnyLever::Domain(of_another), ..records[2].clone() }]);
+    assert!(!volunteer.is_occupied(), "that was another run of it");
+    volunteer.was_recorded(&records);
+    assert!(volunteer.is_occupied());
+    assert!(!volunteer.can_spare(), "nobody tells where it runs");
+    assert!(matches!(volunteer.keep_free(1), Err(SpareError::NoAffinity(_))));
+}
+
+#[test]
+fn without_weights_and_caps_a_domain_is_kept_paused_and_counts_for_nothing() {
+    let none = state_of(3, false, r#""cap_percent":null,"weight":null"#);
+    let mut volunteer = found(&[]);
+    member(&mut volunteer).see(&none, false).unwrap();
+    let records = volunteer.records();
+    assert_eq!(records.iter().map(|record| record.original.clone()).collect::<Vec<_>>(), [LeverValue::Frozen(false)]);
+    volunteer.was_recorded(&records);
+    assert!(volunteer.held().count() == 1 && !volunteer.is_occupied(), "it never runs");
+    assert!(volunteer.held().all(|taken| taken.run().is_none()));
+    assert!(volunteer.lacking().unwrap().contains("so it is kept paused"));
+    // Its pause is Gleaner's, so it is taken anew when its scheduler is another.
+    let mut paused = state(3, true);
+    member(&mut volunteer).see(&paused, true).unwrap();
+    assert_eq!((number(&volunteer), volunteer.records().len(), volunteer.lacking()), (Some(3), 3, None));
+    volunteer.was_recorded(&volunteer.records());
+    assert!(volunteer.is_occupied());
+    paused.weight = None;
+    member(&mut volunteer).see(&paused, false).unwrap();
+    assert!(volunteer.has_had(&records[0].lever) && volunteer.records().len() == 1, "and the other way round");
+}
+
+#[test]
+fn what_the_helper_has_set_at_a_lapse_is_gleaners() {
+    let mut volunteer = found(&[]);
+    member(&mut volunteer).see(&state(3, false), false).unwrap();
+    let mut capped = state(3, false);
+    capped.cap_percent = Some(1);
+    let levers = |volunteer: &mut DomainVolunteer| -> Vec<LeverValue> {
+        let taken = member(volunteer).taken.as_mut().unwrap();
+        taken.levers_mut().iter().map(|lever| lever.ours().clone()).collect()
+    };
+    let found = levers(&mut volunteer);
+    member(&mut volunteer).see(&capped, false).unwrap();
+    assert_eq!(levers(&mut volunteer)[1], found[1], "somebody else's");
+    member(&mut volunteer).see(&capped, true).unwrap();
+    let least = LeverValue::Quota { quota_us: Some(1_000), period_us: PERIOD_US };
+    assert_eq!(levers(&mut volunteer)[1..], [least, LeverValue::Frozen(false)]);
+    member(&mut volunteer).see(&state(3, true), true).unwrap();
+    assert_eq!(levers(&mut volunteer)[2], LeverValue::Frozen(true));
+}
+
+#[test]
+fn what_an_earlier_agent_left_stays_recorded_and_its_pause_counts_as_gleaners() {
+    let record = |id, kind, original, ours: &[LeverValue]| Record {
+        target: Target::Volunteer,
+        lever: AnyLever::Domain(DomainLever { uuid: "u".to_owned(), id: Some(id), kind }),
+        original,
+        ours: ours.to_vec(),
+    };
+    let cap = |percent: u64| LeverValue::Quota { quota_us: Some(percent * 1_000), period_us: PERIOD_US };
+    let paused = |id| record(id, DomainKind::Paused, LeverValue::Frozen(false), &[]);
+    // The weight of `state` counts as Gleaner's here.
+    let weight = record(3, DomainKind::Weight, LeverValue::Weight(256), &[LeverValue::Weight(300)]);
+    let others = record(3, DomainKind::Cap, cap(5), &[cap(6)]);
+    let left = [paused(3), weight.clone(), others];
+    let mut volunteer = found(&left);
+    assert!(left.iter().all(|record| !volunteer.has_had(&record.lever)), "not yet taken: the ledger keeps it");
+    member(&mut volunteer).see(&state(4, true), false).unwrap();
+    assert!(!volunteer.has_had(&left[0].lever), "another run of it, paused by somebody else");
+    member(&mut volunteer).see(&state(3, true), false).unwrap();
+    assert!(volunteer.has_had(&left[0].lever) && !volunteer.has_had(&paused(2).lever));
+    let records = volunteer.records();
+    assert_eq!(records[0].original, weight.original, "what was found first");
+    assert_eq!(records[1].original, cap(70), "what somebody has set since");
+    assert_eq!(records[2].original, LeverValue::Frozen(false), "so that it is let run in the end");
+    let freezer = &mut member(&mut volunteer).taken.as_mut().unwrap().levers_mut()[2];
+    assert_eq!((freezer.ours(), freezer.has_drifted()), (&LeverValue::Frozen(true), false));
+}
+
+#[test]
+fn the_weight_is_no_less_than_credit2_can_compute_beside_the_others() {
+    let of = |weights: &[u32]| {
+        let domains: Vec<Domain> = weights.iter().map(|w| Domain { weight: Some(*w), ..domain("u", "d") }).collect();
+        least_weight(&domains, |domain| domain.weight == Some(65_535))
+    };
+    let least = [of(&[]), of(&[256, 2_000]), of(&[256, 2_001]), of(&[10_000]), of(&[65_534]), of(&[65_535])];
+    assert_eq!(least, [1, 1, 2, 5, 33, 1], "its own weight is not another's");
+}
+
+#[test]
+fn what_would_be_is_told_of_each() {
+    let paused = Domain { paused: true, ..domain("u2", "two") };
+    let still = Domain { weight: None, ..domain("u3", "three") };
+    let heavy = Domain { weight: Some(4_000), ..domain("u4", "four") };
+    let asked = ["one", "two", "three", "five", "Domain-0"].map(str::to_owned);
+    let domains = [domain("u0", "Domain-0"), domain("u1", "one"), paused, still, heavy];
+    let said = foreseen_among(&asked, host(&domains), "none");
+    for expected in [
+        "the guard's law: none; one can be the volunteer; two is paused, and can be the volunteer once",
+        "; three would be kept paused, because its scheduler",
+        "; five is not there; it is the volunteer once it is, and runs",
+        "; Domain-0 cannot be the volunteer, because volunteer.domains has \"Domain-0\", which is the control domain",
+        "; its weight would be 2, because another domain's is more than 2000",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    let error = io::Error::other("gleaner-agent-xen is not installed");
+    assert!(
+        foreseen_among(&asked, Err(error), "none").contains("there would be no volunteer until the helper answers")
+    );
+}
