@@ -5,6 +5,7 @@
 pub mod catalogue;
 pub mod cgroup;
 pub mod domain;
+pub mod domain_most;
 mod error;
 pub mod headroom;
 pub mod in_force;
@@ -26,6 +27,7 @@ pub(crate) use catalogue::is_known;
 pub use catalogue::{AnyLever, WorkloadLevers};
 pub use cgroup::{CgroupFile, CgroupLever};
 pub use domain::{DomainKind, DomainLever};
+pub use domain_most::DomainMostLever;
 pub use error::{Fault, LeverError};
 pub use ioband::IobandLever;
 pub use ioband_table::IobandPolicy;

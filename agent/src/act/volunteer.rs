@@ -11,6 +11,7 @@ pub(crate) mod cache;
 pub(crate) mod cgroup;
 pub(super) mod command;
 mod disk_weight;
+pub(crate) mod domain_memory;
 mod domains;
 mod ender;
 mod error;
@@ -32,6 +33,7 @@ use self::bounds::MemoryLevers;
 use self::cache::CacheGroup;
 use self::cgroup::{CgroupVolunteer, OpenError};
 use self::disk_weight::NoDiskWeight;
+use self::domain_memory::DomainMemory;
 use self::domains::DomainVolunteer;
 pub(crate) use self::ender::Ender;
 pub(crate) use self::error::SpareError;
@@ -54,6 +56,15 @@ pub(crate) const LEAST_CEILING_PERCENT: f64 = 5.0;
 
 /// How long it is believed that the volunteer is in the idle class, or not. (Chosen.)
 const CLASS_HOLDS: Duration = Duration::from_secs(1);
+
+/// What keeps the volunteer's memory within its bound.
+#[derive(Debug)]
+pub(crate) enum MemoryHold {
+    /// The levers of its cgroup.
+    Cgroup(MemoryLevers),
+    /// Targets of its Xen domains.
+    Domains(DomainMemory),
+}
 
 /// How a volunteer is contained.
 #[derive(Debug)]
@@ -226,7 +237,7 @@ impl Volunteer {
                 Self::adopt(found, VolunteerKind::Unit { name: name.clone() }, settings, hierarchies, ledger)
             }
             VolunteerChoice::Domain => {
-                let volunteer = DomainVolunteer::open(&settings.volunteer_domains, ledger)?;
+                let volunteer = DomainVolunteer::open(&settings.volunteer_domains, settings.volunteer_memory_least, ledger)?;
                 Ok(Self::of_domains(volunteer, settings, hierarchies))
             }
             choice => match CgroupVolunteer::open(settings, hierarchies, ledger) {
@@ -301,7 +312,7 @@ impl Volunteer {
             weaknesses,
             hierarchies: hierarchies.clone(),
             class: Class { yields, checked: None, of: Vec::new() },
-            // A domain has no more memory than it was given, and its processes are its own kernel's.
+            // Its memory is bounded by the hypervisor, and its processes are its own kernel's.
             unbounded: Vec::new(),
             cache: None,
         }
@@ -502,10 +513,11 @@ impl Volunteer {
     }
 
     /// The levers on its memory, for the thread that keeps the memory bound; `None` after the first call.
-    pub(crate) fn take_memory(&mut self) -> Option<MemoryLevers> {
+    pub(crate) fn take_memory(&mut self) -> Option<MemoryHold> {
         match &mut self.containment {
-            Containment::Cgroup(volunteer) => volunteer.take_memory(),
-            Containment::ProcessGroups(_) | Containment::Domains(_) => None,
+            Containment::Cgroup(volunteer) => volunteer.take_memory().map(MemoryHold::Cgroup),
+            Containment::Domains(volunteer) => volunteer.take_memory().map(MemoryHold::Domains),
+            Containment::ProcessGroups(_) => None,
         }
     }
 

@@ -12,16 +12,17 @@ use std::time::Instant;
 
 use gleaner_types::command::{Quota, Target};
 use gleaner_types::error::chain;
-use gleaner_types::units::CoreShare;
+use gleaner_types::units::{Bytes, CoreShare};
 
 use super::adopted::AdoptError;
+use super::domain_memory::{DomainMemory, FoundMemory};
 use super::error::VolunteerError;
 use super::hold::Hold;
 use crate::act::ledger::{Ledger, Record};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::restore::restore_all;
 use crate::levers::domain::PERIOD_US;
-use crate::levers::{AnyLever, DomainKind, DomainLever, Fault, LeverError, LeverValue};
+use crate::levers::{AnyLever, DomainKind, DomainLever, DomainMostLever, Fault, LeverError, LeverValue};
 use crate::xen::{self, Domain, DomainState};
 
 /// The least weight of credit and credit2; a domain has 256 unless somebody has set another.
@@ -73,6 +74,10 @@ pub(crate) struct DomainVolunteer {
     lapses: u64,
     /// What the helper watches over.
     watched: Vec<xen::Run>,
+    /// Taken by the thread that keeps the memory bound.
+    memory: Option<DomainMemory>,
+    /// What that thread has found.
+    found_memory: FoundMemory,
 }
 
 impl Drop for DomainVolunteer {
@@ -115,16 +120,32 @@ impl DomainVolunteer {
     ///
     /// # Errors
     /// [`VolunteerError`]; what was set by then is put back.
-    pub(super) fn open(names: &[String], ledger: &mut Ledger) -> Result<Self, VolunteerError> {
+    pub(super) fn open(
+        names: &[String],
+        memory_least: Option<Bytes>,
+        ledger: &mut Ledger,
+    ) -> Result<Self, VolunteerError> {
         let left = &ledger.contents().records;
-        let members = named(names)?.into_iter().map(|domain| Member::new(domain.uuid, domain.name, left)).collect();
-        let mut volunteer = Self { members, lapses: xen::lapses(), watched: Vec::new() };
+        let members: Vec<Member> =
+            named(names)?.into_iter().map(|domain| Member::new(domain.uuid, domain.name, left)).collect();
+        let left = members.iter().flat_map(|member| member.left.clone()).collect();
+        let mut volunteer = Self::of(members);
+        volunteer.memory = Some(DomainMemory::new(volunteer.found_memory.clone(), memory_least, left));
         let begun = volunteer.begin(ledger);
         if let Err(error) = begun {
             restore_all(ledger)?;
             return Err(error);
         }
         Ok(volunteer)
+    }
+
+    fn of(members: Vec<Member>) -> Self {
+        Self { members, lapses: xen::lapses(), watched: Vec::new(), memory: None, found_memory: FoundMemory::default() }
+    }
+
+    /// What keeps their memory; `None` after the first call.
+    pub(super) fn take_memory(&mut self) -> Option<DomainMemory> {
+        self.memory.take()
     }
 
     fn begin(&mut self, ledger: &mut Ledger) -> Result<(), VolunteerError> {
@@ -146,12 +167,18 @@ impl DomainVolunteer {
 
     /// What was found and what is Gleaner's, as of now: for the ledger.
     pub(super) fn records(&self) -> Vec<Record> {
-        self.members.iter().filter_map(|member| member.taken.as_ref()).flat_map(Taken::records).collect()
+        let of_memory = self.found_memory.records();
+        let of_memory = of_memory.into_iter().filter(|record| self.has_had(&record.lever));
+        self.members.iter().filter_map(|member| member.taken.as_ref()).flat_map(Taken::records).chain(of_memory).collect()
     }
 
     /// What the ledger has of this lever is replaced by [`Self::records`]: it is of a domain that is taken, or was.
     pub(super) fn has_had(&self, lever: &AnyLever) -> bool {
-        let AnyLever::Domain(DomainLever { uuid, id: Some(id), .. }) = lever else { return false };
+        let (AnyLever::Domain(DomainLever { uuid, id: Some(id), .. }) | AnyLever::DomainMost(DomainMostLever { uuid, id })) =
+            lever
+        else {
+            return false;
+        };
         self.members.iter().any(|member| member.uuid == *uuid && member.had.contains(id))
     }
 
@@ -160,6 +187,7 @@ impl DomainVolunteer {
         for taken in self.members.iter_mut().filter_map(|member| member.taken.as_mut()) {
             taken.recorded |= records.iter().any(|record| record.lever == taken.hold.freezer.lever);
         }
+        self.found_memory.was_recorded(records);
     }
 
     pub(super) fn uuids(&self) -> Vec<String> {
@@ -337,7 +365,10 @@ impl Taken {
 impl Member {
     /// One that is not taken yet. `records`: what the ledger has.
     fn new(uuid: String, name: String, records: &[Record]) -> Self {
-        let is_left = |record: &&Record| matches!(&record.lever, AnyLever::Domain(lever) if lever.uuid == uuid);
+        let is_left = |record: &&Record| match &record.lever {
+            AnyLever::Domain(DomainLever { uuid: of, .. }) | AnyLever::DomainMost(DomainMostLever { uuid: of, .. }) => *of == uuid,
+            _ => false,
+        };
         let left =
             records.iter().filter(|record| record.target == Target::Volunteer).filter(is_left).cloned().collect();
         Self { uuid, name, taken: None, had: BTreeSet::new(), left }
@@ -462,7 +493,7 @@ mod tests {
     }
 
     fn state(id: u32, paused: bool) -> DomainState {
-        let text = format!(r#"{{"id":{id},"vcpus":2,"paused":{paused},"cap_percent":70,"weight":300,"lapses":0}}"#);
+        let text = format!(r#"{{"id":{id},"vcpus":2,"paused":{paused},"cap_percent":70,"weight":300,"memory_most_bytes":9437184,"lapses":0}}"#);
         serde_json::from_str(&text).unwrap()
     }
 
@@ -482,7 +513,7 @@ mod tests {
     fn what_is_found_is_recorded_of_this_run_before_it_may_be_changed() {
         let mut member = Member::new("u".to_owned(), "one".to_owned(), &[]);
         member.take_new(&state(3, false)).unwrap();
-        let mut volunteer = DomainVolunteer { members: vec![member], lapses: 0, watched: Vec::new() };
+        let mut volunteer = DomainVolunteer::of(vec![member]);
         assert!(!volunteer.is_occupied());
         let records = volunteer.records();
         let lever = |kind| AnyLever::Domain(DomainLever { uuid: "u".to_owned(), id: Some(3), kind });
@@ -532,7 +563,7 @@ mod tests {
         let others = record(3, DomainKind::Cap, cap(5), &[cap(6)]);
         let left = [paused(3), weight.clone(), others];
         let member = || Member::new("u".to_owned(), "one".to_owned(), &left);
-        let mut volunteer = DomainVolunteer { members: vec![member()], lapses: 0, watched: Vec::new() };
+        let mut volunteer = DomainVolunteer::of(vec![member()]);
         assert!(left.iter().all(|record| !volunteer.has_had(&record.lever)), "not yet taken: the ledger keeps it");
         volunteer.members[0].take_new(&state(4, true)).unwrap();
         assert!(!volunteer.has_had(&left[0].lever), "another run of it, paused by somebody else");
