@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub(crate) use self::guarding::{
-    DomainState, Run, has_lapsed_since, lapses, look, memory, state, unwatch, watch, withhold,
+    DomainState, Run, has_lapsed_since, lapses, look, memory, state, unwatch, watch, watched, withhold,
 };
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};
@@ -86,6 +86,12 @@ pub(crate) enum Setting {
 /// This is a control domain.
 pub(crate) fn is_control_domain(proc: &Path) -> bool {
     std::fs::read_to_string(proc.join("xen/capabilities")).is_ok_and(|text| text.contains("control_d"))
+}
+
+/// The domain whose interface this is, by the name that Linux gives the control domain's end: "vif3.0" is of domain 3, and so
+/// is "vif3.0-emu", which serves its device model.
+pub(crate) fn domain_of_interface(name: &str) -> Option<u32> {
+    name.strip_prefix("vif")?.split_once('.')?.0.parse().ok()
 }
 
 /// The hypervisor's memory.
@@ -222,6 +228,12 @@ pub(crate) fn parse_sample(answer: &Value) -> io::Result<Vec<Domain>> {
 mod tests {
     use super::helper::refused;
     use super::*;
+
+    #[test]
+    fn interfaces_are_of_domains() {
+        let of = ["vif3.0", "vif12.1-emu", "vif3", "vif.0", "vifx.0", "tap3.0"].map(domain_of_interface);
+        assert_eq!(of, [Some(3), Some(12), None, None, None, None]);
+    }
 
     proptest::proptest! {
         #[test]

@@ -33,7 +33,7 @@ const TENTH_PERCENT: f64 = 20.0;
 const HOLDS: &str = "GLEANER_LAB_HOLDS";
 
 /// A helper of the test's own, which asks the hypervisor beside the agent's.
-struct Hypervisor {
+pub(crate) struct Hypervisor {
     child: Child,
     input: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -47,25 +47,25 @@ impl Drop for Hypervisor {
 }
 
 impl Hypervisor {
-    fn open() -> Self {
+    pub(crate) fn open() -> Self {
         let program = agent().with_file_name("gleaner-agent-xen");
         let mut child = Program::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, input, answers }
     }
 
-    fn ask(&mut self, question: &str) -> Value {
+    pub(crate) fn ask(&mut self, question: &str) -> Value {
         writeln!(self.input, "{question}").unwrap();
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
         serde_json::from_str(&answer).unwrap()
     }
 
-    fn state(&mut self, uuid: &str) -> Value {
+    pub(crate) fn state(&mut self, uuid: &str) -> Value {
         self.ask(&format!(r#"{{"state":{{"uuid":"{uuid}"}}}}"#))["state"].clone()
     }
 
-    fn is_paused(&mut self, uuid: &str) -> bool {
+    pub(crate) fn is_paused(&mut self, uuid: &str) -> bool {
         self.state(uuid)["paused"] == true
     }
 
@@ -97,11 +97,11 @@ fn make(name: &str) -> String {
     uuid(name)
 }
 
-fn uuid(name: &str) -> String {
+pub(crate) fn uuid(name: &str) -> String {
     sh(&format!("xl vm-list | awk '$3 == \"{name}\" {{ print $1 }}'"))
 }
 
-fn settings(domains: &[&str]) -> ActSettings {
+pub(crate) fn settings(domains: &[&str]) -> ActSettings {
     let memory_bound = MemoryBoundSettings { floor: Some(Bytes::from_mib(16)), ..MemoryBoundSettings::default() };
     ActSettings {
         acting: true,
@@ -112,7 +112,7 @@ fn settings(domains: &[&str]) -> ActSettings {
     }
 }
 
-fn open(settings: ActSettings) -> Actor {
+pub(crate) fn open(settings: ActSettings) -> Actor {
     Actor::open(settings, &Hierarchies::detect(Path::new("/proc/self"), Path::new("/"))).unwrap().0
 }
 
@@ -125,7 +125,7 @@ fn take(xen: &mut Hypervisor, volunteer: &str) -> Actor {
     actor
 }
 
-fn order(actor: &mut Actor, number: u64, desired: Desired) {
+pub(crate) fn order(actor: &mut Actor, number: u64, desired: Desired) {
     let version = Version { epoch: 1, number };
     let command = Command { target: Target::Volunteer, version, lease_ms: 600_000, desired };
     let outcome = actor.apply(&command, Timestamp(1_000_000)).outcome;

@@ -15,6 +15,7 @@ pub(crate) mod domain_memory;
 mod domains;
 mod ender;
 mod error;
+pub(crate) mod found;
 pub(crate) mod groups;
 mod hold;
 mod idle_class;
@@ -38,6 +39,7 @@ use self::domains::DomainVolunteer;
 pub(crate) use self::ender::Ender;
 pub(crate) use self::error::SpareError;
 pub use self::error::VolunteerError;
+use self::found::FoundLevers;
 use self::groups::ProcessGroups;
 use self::idle_class::{IdlePath, NotYielding, groups_yield};
 pub use self::usage::VolunteerUsage;
@@ -518,6 +520,14 @@ impl Volunteer {
             Containment::Cgroup(volunteer) => volunteer.take_memory().map(MemoryHold::Cgroup),
             Containment::Domains(volunteer) => volunteer.take_memory().map(MemoryHold::Domains),
             Containment::ProcessGroups(_) => None,
+        }
+    }
+
+    /// Where the thread that holds its network traffic tells of levers, for the ledger; `None` where it is no Xen domains.
+    pub(crate) fn found_links(&self) -> Option<FoundLevers> {
+        match &self.containment {
+            Containment::Domains(volunteer) => Some(volunteer.found_links()),
+            _ => None,
         }
     }
 

@@ -89,8 +89,13 @@ impl Actor {
         }
         let is_active = move || guard.status().state != VolunteerState::Latent;
         let sys = &self.settings.roots.sys;
-        let held = network_bound::cgroup_of(&self.levers.volunteer, &self.volunteer_dirs, hierarchies)
-            .and_then(|cgroup| NetworkBound::start(sys, &self.settings.links, cgroup, is_active));
+        let links = &self.settings.links;
+        let of_domains = self.guard.as_ref().and_then(|guard| guard.with_volunteer(|own| own.found_links()).flatten());
+        let held = match of_domains {
+            Some(found) => NetworkBound::start_on_domains(sys, links, found, is_active),
+            None => network_bound::cgroup_of(&self.levers.volunteer, &self.volunteer_dirs, hierarchies)
+                .and_then(|cgroup| NetworkBound::start(sys, links, cgroup, is_active)),
+        };
         match held {
             Ok(network) => self.network = Some(network),
             Err(error) => {

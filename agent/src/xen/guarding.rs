@@ -190,6 +190,11 @@ pub(crate) fn watch(volunteers: Vec<Run>) -> io::Result<()> {
     })
 }
 
+/// The domains that are the volunteer.
+pub(crate) fn watched() -> Vec<Run> {
+    GUARDING.lock().unwrap_or_else(PoisonError::into_inner).watched.clone()
+}
+
 /// From now on no look is asked for, because the volunteer could not be held, or it is again. Without looks the helper pauses
 /// it when the lease ends.
 pub(crate) fn withhold(withheld: bool) {

@@ -8,7 +8,6 @@
 //! memory back. Nothing is set before the ledger has what was found.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gleaner_planner::memory_bound::{MemoryBound, MemorySample, MemoryVerdict, Part, share_out};
@@ -16,6 +15,7 @@ use gleaner_types::command::Target;
 use gleaner_types::error::chain;
 use gleaner_types::units::Bytes;
 
+use super::found::FoundLevers;
 use crate::act::ledger::Record;
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::levers::{AnyLever, DomainKind, DomainLever, DomainMostLever, Fault, LeverError, LeverValue};
@@ -52,39 +52,10 @@ pub(crate) struct DomainMemoryStep {
     pub(crate) giving_back: GivingBack,
 }
 
-/// What the ledger has to have before a domain's memory is changed.
-#[derive(Debug)]
-struct Found {
-    records: [Record; 2],
-    recorded: bool,
-}
-
-/// What was found of the domains' memory: from the thread that sets it to whoever keeps the ledger.
-#[derive(Debug, Clone, Default)]
-pub(super) struct FoundMemory(Arc<Mutex<Vec<Found>>>);
-
-impl FoundMemory {
-    fn lock(&self) -> MutexGuard<'_, Vec<Found>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// For the ledger.
-    pub(super) fn records(&self) -> Vec<Record> {
-        self.lock().iter().flat_map(|found| found.records.clone()).collect()
-    }
-
-    /// These are in it.
-    pub(super) fn was_recorded(&self, records: &[Record]) {
-        for found in self.lock().iter_mut() {
-            found.recorded |= found.records.iter().all(|own| records.iter().any(|have| have.lever == own.lever));
-        }
-    }
-}
-
 /// What keeps the volunteer's domains within the bound.
 #[derive(Debug)]
 pub(crate) struct DomainMemory {
-    found: FoundMemory,
+    found: FoundLevers,
     /// The least of each domain; `None` is the target that it was found with.
     least: Option<Bytes>,
     /// What an earlier agent set and could not put back.
@@ -125,7 +96,7 @@ fn bytes_of(value: &LeverValue) -> u64 {
 }
 
 impl DomainMemory {
-    pub(super) fn new(found: FoundMemory, least: Option<Bytes>, left: Vec<Record>) -> Self {
+    pub(super) fn new(found: FoundLevers, least: Option<Bytes>, left: Vec<Record>) -> Self {
         Self { found, least, left, domains: Vec::new() }
     }
 
@@ -151,7 +122,7 @@ impl DomainMemory {
         let parts: Vec<Part> = self.domains.iter().map(|domain| domain.part).collect();
         let mut met = Vec::new();
         for (domain, share) in self.domains.iter_mut().zip(share_out(goal, &parts)) {
-            if !self.found.lock().iter().any(|found| found.recorded && found.records[0].lever == domain.target.lever) {
+            if !self.found.is_recorded(&domain.target.lever) || !self.found.is_recorded(&domain.most.lever) {
                 continue;
             }
             match domain.set(share.0, now) {
@@ -161,7 +132,7 @@ impl DomainMemory {
                 Err(error) => failures.push(chain(&error)),
             }
         }
-        self.tell_foreign();
+        self.tell_found();
         let giving_back = self.giving_back(failures, now);
         if giving_back.waits && !active {
             // Nobody else looks after one that only runs to give back.
@@ -174,8 +145,6 @@ impl DomainMemory {
     fn follow(&mut self, volunteers: &[VolunteerMemory], now: Instant) -> Vec<String> {
         let is = |domain: &Bounded, own: &VolunteerMemory| domain.uuid == own.uuid && domain.id == own.id;
         self.domains.retain(|domain| volunteers.iter().any(|own| is(domain, own)));
-        let there = &self.domains;
-        self.found.lock().retain(|found| there.iter().any(|domain| domain.target.lever == found.records[0].lever));
         let mut failures = Vec::new();
         for own in volunteers {
             if let Some(domain) = self.domains.iter_mut().find(|domain| is(domain, own)) {
@@ -183,10 +152,7 @@ impl DomainMemory {
                 continue;
             }
             match self.take(own, now) {
-                Ok(Some(domain)) => {
-                    self.found.lock().push(Found { records: domain.records(), recorded: false });
-                    self.domains.push(domain);
-                }
+                Ok(Some(domain)) => self.domains.push(domain),
                 // It has been started anew since.
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -203,12 +169,9 @@ impl DomainMemory {
         Ok((target.id == own.id).then(|| Bounded::new(own, &target, &most, self.least, &self.left, now)))
     }
 
-    /// What somebody else has set is theirs, also for the ledger.
-    fn tell_foreign(&self) {
-        for found in self.found.lock().iter_mut() {
-            let of = self.domains.iter().find(|domain| domain.target.lever == found.records[0].lever);
-            of.into_iter().for_each(|domain| found.records = domain.records());
-        }
+    /// For the ledger. What somebody else has set is theirs there too.
+    fn tell_found(&self) {
+        self.found.replace(self.domains.iter().flat_map(Bounded::records).collect());
     }
 
     fn giving_back(&mut self, failures: Vec<String>, now: Instant) -> GivingBack {
@@ -386,7 +349,7 @@ mod tests {
         assert_eq!(domain.gives_back(at(30)), Some(true), "it does again");
         domain.used = 96 * MIB;
         assert_eq!(domain.gives_back(at(31)), None);
-        let mut memory = DomainMemory::new(FoundMemory::default(), None, Vec::new());
+        let mut memory = DomainMemory::new(FoundLevers::default(), None, Vec::new());
         domain.used = 300 * MIB;
         memory.domains.push(domain);
         assert_eq!(memory.giving_back(Vec::new(), at(40)), GivingBack { waits: true, refused: None });
@@ -401,13 +364,6 @@ mod tests {
         assert_eq!(records[0].original, LeverValue::Memory(Some(96 * MIB)));
         assert_eq!(records[1].original, LeverValue::Memory(Some(97 * MIB)));
         assert!(records.iter().all(|record| record.ours.is_empty()), "any value is Gleaner's");
-        let found = FoundMemory::default();
-        found.lock().push(Found { records: records.clone(), recorded: false });
-        assert_eq!(found.records(), records);
-        found.was_recorded(&records[..1]);
-        assert!(!found.lock()[0].recorded, "both or none");
-        found.was_recorded(&records);
-        assert!(found.lock()[0].recorded);
         let mut left = records;
         left[0].original = LeverValue::Memory(Some(64 * MIB));
         let domain = bounded(None, &left, now);

@@ -15,14 +15,15 @@ use gleaner_types::error::chain;
 use gleaner_types::units::{Bytes, CoreShare};
 
 use super::adopted::AdoptError;
-use super::domain_memory::{DomainMemory, FoundMemory};
+use super::domain_memory::DomainMemory;
 use super::error::VolunteerError;
+use super::found::FoundLevers;
 use super::hold::Hold;
 use crate::act::ledger::{Ledger, Record};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::restore::restore_all;
 use crate::levers::domain::PERIOD_US;
-use crate::levers::{AnyLever, DomainKind, DomainLever, DomainMostLever, Fault, LeverError, LeverValue};
+use crate::levers::{AnyLever, DomainKind, DomainLever, DomainMostLever, Fault, LeverError, LeverValue, LinkLever};
 use crate::xen::{self, Domain, DomainState};
 
 /// The least weight of credit and credit2; a domain has 256 unless somebody has set another.
@@ -76,8 +77,9 @@ pub(crate) struct DomainVolunteer {
     watched: Vec<xen::Run>,
     /// Taken by the thread that keeps the memory bound.
     memory: Option<DomainMemory>,
-    /// What that thread has found.
-    found_memory: FoundMemory,
+    /// What that thread has found, and that of the network bound.
+    found_memory: FoundLevers,
+    found_links: FoundLevers,
 }
 
 impl Drop for DomainVolunteer {
@@ -140,7 +142,12 @@ impl DomainVolunteer {
     }
 
     fn of(members: Vec<Member>) -> Self {
-        Self { members, lapses: xen::lapses(), watched: Vec::new(), memory: None, found_memory: FoundMemory::default() }
+        let (found_memory, found_links) = (FoundLevers::default(), FoundLevers::default());
+        Self { members, lapses: xen::lapses(), watched: Vec::new(), memory: None, found_memory, found_links }
+    }
+
+    pub(super) fn found_links(&self) -> FoundLevers {
+        self.found_links.clone()
     }
 
     /// What keeps their memory; `None` after the first call.
@@ -167,19 +174,24 @@ impl DomainVolunteer {
 
     /// What was found and what is Gleaner's, as of now: for the ledger.
     pub(super) fn records(&self) -> Vec<Record> {
-        let of_memory = self.found_memory.records();
-        let of_memory = of_memory.into_iter().filter(|record| self.has_had(&record.lever));
-        self.members.iter().filter_map(|member| member.taken.as_ref()).flat_map(Taken::records).chain(of_memory).collect()
+        let found = [&self.found_memory, &self.found_links].into_iter().flat_map(FoundLevers::records);
+        let found = found.filter(|record| self.has_had(&record.lever));
+        self.members.iter().filter_map(|member| member.taken.as_ref()).flat_map(Taken::records).chain(found).collect()
     }
 
     /// What the ledger has of this lever is replaced by [`Self::records`]: it is of a domain that is taken, or was.
     pub(super) fn has_had(&self, lever: &AnyLever) -> bool {
-        let (AnyLever::Domain(DomainLever { uuid, id: Some(id), .. }) | AnyLever::DomainMost(DomainMostLever { uuid, id })) =
-            lever
-        else {
-            return false;
-        };
-        self.members.iter().any(|member| member.uuid == *uuid && member.had.contains(id))
+        match lever {
+            AnyLever::Domain(DomainLever { uuid, id: Some(id), .. })
+            | AnyLever::DomainMost(DomainMostLever { uuid, id }) => {
+                self.members.iter().any(|member| member.uuid == *uuid && member.had.contains(id))
+            }
+            AnyLever::Link(LinkLever { interface, .. }) => {
+                let id = xen::domain_of_interface(interface);
+                id.is_some_and(|id| self.members.iter().any(|member| member.had.contains(&id)))
+            }
+            _ => false,
+        }
     }
 
     /// These records are in the ledger: the domains that they are of may be changed.
@@ -188,6 +200,7 @@ impl DomainVolunteer {
             taken.recorded |= records.iter().any(|record| record.lever == taken.hold.freezer.lever);
         }
         self.found_memory.was_recorded(records);
+        self.found_links.was_recorded(records);
     }
 
     pub(super) fn uuids(&self) -> Vec<String> {

@@ -1,0 +1,290 @@
+//! What bounds the volunteer's Xen domains besides CPU, on a real control domain booted under software emulation, with Linux
+//! guests that have balloons: their memory grows into what is free, and comes back when the foreground may take it.
+
+use std::path::PathBuf;
+use std::process::{Child, Command as Program, Stdio};
+use std::time::{Duration, Instant};
+
+use gleaner_agent::act::{ActSettings, Actor};
+use gleaner_planner::memory_bound::MemoryBoundSettings;
+use gleaner_test_support::lab;
+use gleaner_types::command::{Desired, Quota};
+use gleaner_types::event::Event;
+use gleaner_types::time::Timestamp;
+use gleaner_types::units::{Bytes, Fraction};
+
+use crate::guests::{agent, sh, until};
+use crate::xen::run;
+use crate::xen_volunteer::{Hypervisor, open, order, uuid};
+
+/// Set inside a host that was booted for these tests.
+const BOUNDS: &str = "GLEANER_LAB_BOUNDS";
+/// Set for the process that holds a volunteer until it is killed.
+const HOLDS: &str = "GLEANER_LAB_HOLDS_MEMORY";
+const FLOOR_MIB: f64 = 96.0;
+const FOUND_MIB: f64 = 128.0;
+const ROUNDS: usize = 10;
+const RUN: Desired = Desired::Run { cap: Quota::Unlimited };
+
+/// The hypervisor's memory and a domain's, in MiB.
+struct Memory<'a>(&'a mut Hypervisor);
+
+fn mib(value: &serde_json::Value) -> f64 {
+    value.as_f64().unwrap() / f64::from(1 << 20)
+}
+
+impl Memory<'_> {
+    fn free(&mut self) -> f64 {
+        mib(&self.0.ask(r#"{"memory":{}}"#)["memory"]["free_bytes"])
+    }
+
+    fn of(&mut self, uuid: &str) -> f64 {
+        mib(&self.0.ask(&format!(r#"{{"target":{{"uuid":"{uuid}"}}}}"#))["target"]["memory_bytes"])
+    }
+
+    /// Target and the hypervisor's bound.
+    fn bounds(&mut self, uuid: &str) -> (f64, f64) {
+        let target = mib(&self.0.ask(&format!(r#"{{"target":{{"uuid":"{uuid}"}}}}"#))["target"]["memory_target_bytes"]);
+        (target, mib(&self.0.state(uuid)["memory_most_bytes"]))
+    }
+}
+
+fn linux(name: &str, memory: u32, most: u32) -> String {
+    sh(&format!("MEMORY={memory} MAXMEM={most} mkdom {name} linux"));
+    until("it has booted", || sh(&format!("grep -c 'up after' /var/log/xen/console/guest-{name}.log || true")) != "0");
+    uuid(name)
+}
+
+fn settings(domains: &[&str]) -> ActSettings {
+    let floor = Some(Bytes::from_mib(FLOOR_MIB as u64));
+    let memory_bound = MemoryBoundSettings { floor, growth_per_s: Fraction::clamped(0.2) };
+    ActSettings { memory_bound, ..crate::xen_volunteer::settings(domains) }
+}
+
+/// What the agent does once a second. Answers its events.
+fn tick(actor: &mut Actor) -> Vec<Event> {
+    actor.tick(Timestamp(1_000_000))
+}
+
+/// Waits for something while the agent goes on. Answers how long it took, in ms.
+fn ticking(actor: &mut Actor, what: &str, mut condition: impl FnMut() -> bool) -> f64 {
+    let (start, mut ticked) = (Instant::now(), Instant::now());
+    while !condition() {
+        if ticked.elapsed() > Duration::from_millis(500) {
+            for event in tick(actor) {
+                println!("  {event:?}");
+            }
+            ticked = Instant::now();
+        }
+        assert!(start.elapsed() < Duration::from_secs(90), "not so: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    start.elapsed().as_secs_f64() * 1e3
+}
+
+fn sorted(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    values.iter().map(|value| format!("{value:.0}")).collect::<Vec<_>>().join(" ")
+}
+
+fn grows_and_gives_back(xen: &mut Hypervisor, volunteer: &str, front: &str) {
+    let memory = &mut Memory(xen);
+    let found = memory.bounds(volunteer);
+    let mut actor = open(settings(&["vol"]));
+    order(&mut actor, 1, RUN);
+    let free_before = memory.free();
+    let grown = |memory: &mut Memory<'_>| memory.free() < FLOOR_MIB + 12.0;
+    let took = ticking(&mut actor, "it has grown into what is free", || grown(memory));
+    let (had, free) = (memory.of(volunteer), memory.free());
+    println!("of {free_before:.0} MiB free the volunteer took all but {free:.0} in {took:.0} ms, and has {had:.0} MiB");
+    assert!(had > FOUND_MIB + 100.0 && free > FLOOR_MIB - 8.0, "{had} {free}");
+
+    let [mut lowered, mut gave, mut there] = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        let (had, before) = (memory.of(volunteer), memory.bounds(volunteer).0);
+        let start = Instant::now();
+        sh("xl mem-set front 400");
+        let asked = start.elapsed().as_secs_f64() * 1e3;
+        lowered.push(asked + ticking(&mut actor, "the target falls", || memory.bounds(volunteer).0 < before - 100.0));
+        // All that the foreground may take, but what was free beyond the floor.
+        ticking(&mut actor, "the volunteer gives back", || memory.of(volunteer) < had - 400.0 + FOUND_MIB + 13.0);
+        gave.push(start.elapsed().as_secs_f64() * 1e3);
+        ticking(&mut actor, "the foreground has its memory", || memory.of(front) > 399.0);
+        there.push(start.elapsed().as_secs_f64() * 1e3);
+        ticking(&mut actor, "the floor holds", || memory.free() > FLOOR_MIB - 8.0);
+        sh("xl mem-set front 128");
+        ticking(&mut actor, "it grows again", || memory.of(front) < 130.0 && grown(memory));
+    }
+    println!(
+        "ms from `xl mem-set` of a foreground domain by 272 MiB, of which none is free beyond the floor, until the volunteer's target \
+         falls, sorted: {}; until it has given the memory back: {}; until the foreground has it: {}",
+        sorted(lowered.clone()),
+        sorted(gave.clone()),
+        sorted(there)
+    );
+    assert!(gave.iter().all(|ms| *ms < 5_000.0), "{gave:?}");
+
+    let start = Instant::now();
+    sh("MEMORY=64 mkdom built idle");
+    println!("a domain of 64 MiB, less than the floor, is built beside it in {} ms", start.elapsed().as_millis());
+    let took = ticking(&mut actor, "the floor is free again", || memory.free() > FLOOR_MIB - 4.0);
+    println!("and the floor is free again {took:.0} ms later");
+
+    // One larger than the floor finds room once the volunteer is stopped.
+    let start = Instant::now();
+    order(&mut actor, 2, Desired::Stop);
+    ticking(&mut actor, "stopped it gives back", || memory.of(volunteer) < FOUND_MIB + 2.0);
+    println!("a volunteer that is stopped has given back all but what it was found with {} ms later", start.elapsed().as_millis());
+    ticking(&mut actor, "and is paused", || memory.0.is_paused(volunteer));
+    sh("MEMORY=400 mkdom large idle && xl destroy large && xl destroy built");
+    let report = actor.restore_all();
+    assert!(report.failed.is_empty() && report.foreign.is_empty(), "{report:?}");
+    assert_eq!(memory.bounds(volunteer), found);
+}
+
+fn what_somebody_else_sets_is_left(xen: &mut Hypervisor, volunteer: &str) {
+    let memory = &mut Memory(xen);
+    let mut actor = open(settings(&["vol"]));
+    order(&mut actor, 1, RUN);
+    ticking(&mut actor, "it has grown", || memory.of(volunteer) > FOUND_MIB + 50.0);
+    sh("xl mem-set vol 200");
+    let start = Instant::now();
+    while !tick(&mut actor).iter().any(|event| format!("{event:?}").contains("memory")) {
+        assert!(start.elapsed() < Duration::from_secs(60), "a foreign target is told");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    tick(&mut actor);
+    assert_eq!(memory.bounds(volunteer).0, 200.0, "and left");
+    let report = actor.restore_all();
+    assert!(report.failed.is_empty() && !report.foreign.is_empty(), "{report:?}");
+    assert_eq!(memory.bounds(volunteer).0, 200.0);
+    sh("xl mem-set vol 128");
+    until("it is as it was", || memory.of(volunteer) < FOUND_MIB + 1.0);
+}
+
+/// The guest of one page has no balloon.
+fn one_without_a_balloon_is_told(xen: &mut Hypervisor) {
+    sh("MEMORY=48 mkdom mute burn");
+    let mute = uuid("mute");
+    let mut actor =
+        open(ActSettings { volunteer_memory_least: Some(Bytes::from_mib(16)), ..settings(&["mute"]) });
+    let (start, mut told) = (Instant::now(), None);
+    while told.is_none() {
+        told = tick(&mut actor).into_iter().find_map(|event| match event {
+            Event::SensorChanged { absent: Some(absent), .. } => Some(absent.detail().into_owned()),
+            _ => None,
+        });
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let told = told.unwrap();
+    println!("after {} ms: {told}", start.elapsed().as_millis());
+    assert!(told.contains("does not give memory back"), "{told}");
+    ticking(&mut actor, "it is paused", || xen.is_paused(&mute));
+    assert!(actor.restore_all().failed.is_empty());
+    assert_eq!(Memory(xen).bounds(&mute), (48.0, 49.0));
+    sh("xl destroy mute");
+}
+
+fn several_share(xen: &mut Hypervisor, volunteer: &str) {
+    let second = linux("second", 128, 200);
+    let memory = &mut Memory(xen);
+    let mut actor = open(settings(&["vol", "second"]));
+    order(&mut actor, 1, RUN);
+    ticking(&mut actor, "they have grown", || memory.of(&second) > 199.0 && memory.free() < FLOOR_MIB + 12.0);
+    println!("of two the one has {:.0} MiB, the other all that it may have, {:.0}", memory.of(volunteer), memory.of(&second));
+    assert!(memory.of(volunteer) > 200.0);
+    assert!(actor.restore_all().failed.is_empty());
+    sh("xl destroy second");
+    until("it gives back what it was not found with", || memory.of(volunteer) < FOUND_MIB + 1.0);
+}
+
+/// A process that holds the volunteer as an agent does, until it is killed.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+fn killed_it_leaves_what_restore_puts_back(xen: &mut Hypervisor, volunteer: &str) {
+    let memory = &mut Memory(xen);
+    let found = memory.bounds(volunteer);
+    let mut command = Program::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "--nocapture", "xen_bounds::holds_memory_until_it_is_killed"]);
+    let mut holder = Holder(command.env(HOLDS, "vol").stdout(Stdio::null()).spawn().unwrap());
+    until("it has grown", || memory.of(volunteer) > FOUND_MIB + 50.0);
+    holder.0.kill().unwrap();
+    holder.0.wait().unwrap();
+    until("its helper has paused it", || memory.0.is_paused(volunteer));
+    let left = memory.bounds(volunteer);
+    assert_ne!(left, found);
+    println!("{}", run(&["restore"]).trim());
+    println!("target and bound in MiB: found {found:?}, left {left:?}");
+    assert_eq!(memory.bounds(volunteer), found);
+    let start = Instant::now();
+    until("it gives back", || memory.of(volunteer) < FOUND_MIB + 1.0);
+    println!("its memory is back {} ms after `restore`", start.elapsed().as_millis());
+    assert!(!memory.0.is_paused(volunteer));
+}
+
+#[test]
+fn holds_memory_until_it_is_killed() {
+    let Ok(name) = std::env::var(HOLDS) else { return };
+    let mut actor = open(settings(&[&name]));
+    order(&mut actor, 1, RUN);
+    loop {
+        tick(&mut actor);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn inside() -> bool {
+    lab::inside() && std::env::var_os(BOUNDS).is_some() && std::env::var_os(HOLDS).is_none()
+}
+
+#[test]
+fn xen_bounds_of_memory_from_inside() {
+    if !inside() {
+        return;
+    }
+    let (volunteer, front) = (linux("vol", 128, 700), linux("front", 128, 400));
+    let xen = &mut Hypervisor::open();
+    grows_and_gives_back(xen, &volunteer, &front);
+    what_somebody_else_sets_is_left(xen, &volunteer);
+    killed_it_leaves_what_restore_puts_back(xen, &volunteer);
+    one_without_a_balloon_is_told(xen);
+    several_share(xen, &volunteer);
+}
+
+#[test]
+fn xen_domains_that_are_the_volunteer_are_bounded() {
+    const TEST: &str = "xen_domains_that_are_the_volunteer_are_bounded";
+    if !gleaner_test_support::beds::wanted(TEST) || lab::inside() {
+        return;
+    }
+    let _alone = lab::alone();
+    let Some(images) = lab::xen_images(TEST) else { return };
+    let helper = match lab::build_xen_helper() {
+        Ok(helper) => helper,
+        Err(why) => {
+            gleaner_test_support::skipped!("{TEST}: {why}");
+            return;
+        }
+    };
+    let strip = |name: &str, file: PathBuf| {
+        let small = lab::cache(name);
+        sh(&format!("strip -o {} {}", small.display(), file.display()));
+        small
+    };
+    let files = [strip("gleaner-agent", agent()), strip("lab-tests", std::env::current_exe().unwrap()), helper];
+    let mut command = Program::new(lab::script("xen/host.sh"));
+    command.args(["-l", "-T", "900"]).arg(&images).arg(lab::script("xen/lab-bounds.sh")).args(&files);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    println!("{said}");
+}
