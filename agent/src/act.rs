@@ -9,6 +9,7 @@
 pub(crate) mod beside;
 pub mod cgroup;
 mod claims;
+mod disk_threads;
 mod disks;
 pub mod execute;
 pub(crate) mod fence;

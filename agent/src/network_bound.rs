@@ -31,6 +31,7 @@ use self::vifs::Vifs;
 use crate::act::volunteer::found::FoundLevers;
 use crate::bpf::{self, CgroupLimiter};
 use crate::hierarchies::Hierarchies;
+use crate::netlink::{self, Direction};
 
 /// Time between two samples while the volunteer runs, and while it does not. Chosen: four intervals of the guard; a latent
 /// volunteer has the least ceiling already, so it matters little when its activation is noticed.
@@ -182,6 +183,19 @@ pub(crate) fn probe(sys: &Path, choice: &LinkChoice, hierarchies: &Hierarchies) 
     let links = Links::find(sys, choice)?;
     let mbit = links.capacity().per_sec() / of_mbit(1.0).per_sec();
     Ok(format!("BPF programs on its cgroup; {} at {mbit} Mbit/s", links.names().join(", ")))
+}
+
+/// The same for a volunteer of Xen domains.
+///
+/// # Errors
+/// [`NetworkBoundError`]: what is missing.
+pub(crate) fn probe_on_domains(sys: &Path, choice: &LinkChoice) -> Result<String, NetworkBoundError> {
+    for direction in [Direction::Receive, Direction::Transmit] {
+        netlink::probe(direction).map_err(NetworkBoundError::Queues)?;
+    }
+    let links = Links::find(sys, choice)?;
+    let mbit = links.capacity().per_sec() / of_mbit(1.0).per_sec();
+    Ok(format!("queues of its domains' interfaces; {} at {mbit} Mbit/s", links.names().join(", ")))
 }
 
 /// The thread.

@@ -1,17 +1,22 @@
 //! What bounds the volunteer's Xen domains besides CPU, on a real control domain booted under software emulation, with Linux
 //! guests that have balloons: their memory grows into what is free, and comes back when the foreground may take it.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command as Program, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gleaner_agent::act::{ActSettings, Actor};
+use gleaner_agent::network_bound::LinkChoice;
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_test_support::lab;
 use gleaner_types::command::{Desired, Quota};
 use gleaner_types::event::Event;
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::{Bytes, Fraction};
+use gleaner_types::units::{Bytes, BytesPerSec, Fraction};
 
 use crate::guests::{agent, sh, until};
 use crate::xen::run;
@@ -229,6 +234,104 @@ fn killed_it_leaves_what_restore_puts_back(xen: &mut Hypervisor, volunteer: &str
     until("it gives back", || memory.of(volunteer) < FOUND_MIB + 1.0);
     println!("its memory is back {} ms after `restore`", start.elapsed().as_millis());
     assert!(!memory.0.is_paused(volunteer));
+}
+
+/// Bytes per second that a domain sends to this one, and has from it, over some seconds.
+struct Peer {
+    sent: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
+}
+
+impl Peer {
+    /// Serves whoever connects, for ever: port 5000 takes, 5001 gives.
+    fn start() -> Self {
+        let peer = Self { sent: Arc::default(), received: Arc::default() };
+        let (sent, received) = (Arc::clone(&peer.sent), Arc::clone(&peer.received));
+        std::thread::spawn(move || {
+            for stream in TcpListener::bind("10.9.0.1:5000").unwrap().incoming() {
+                let (mut stream, mut buffer) = (stream.unwrap(), vec![0; 65_536]);
+                while let Ok(length @ 1..) = stream.read(&mut buffer) {
+                    sent.fetch_add(length as u64, Ordering::Relaxed);
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            for stream in TcpListener::bind("10.9.0.1:5001").unwrap().incoming() {
+                let (mut stream, buffer) = (stream.unwrap(), vec![0; 65_536]);
+                while let Ok(length) = stream.write(&buffer) {
+                    received.fetch_add(length as u64, Ordering::Relaxed);
+                }
+            }
+        });
+        peer
+    }
+
+    /// What the domain sends and receives, in MB/s.
+    fn rates(&self, over: Duration) -> [f64; 2] {
+        let count = || [&self.sent, &self.received].map(|bytes| bytes.load(Ordering::Relaxed) as f64);
+        let (start, before) = (Instant::now(), count());
+        std::thread::sleep(over);
+        let (now, seconds) = (count(), start.elapsed().as_secs_f64());
+        [0, 1].map(|way| (now[way] - before[way]) / seconds / 1e6)
+    }
+}
+
+/// KiB/s that a domain reads from its disk.
+fn reads(id: &str, over: Duration) -> f64 {
+    let file = format!("/sys/bus/xen-backend/devices/vbd-{id}-51712/statistics/rd_sect");
+    let sectors = || std::fs::read_to_string(&file).unwrap().trim().parse::<f64>().unwrap();
+    let (start, before) = (Instant::now(), sectors());
+    std::thread::sleep(over);
+    (sectors() - before) / 2.0 / start.elapsed().as_secs_f64()
+}
+
+#[test]
+fn xen_bounds_of_traffic_from_inside() {
+    if !inside() {
+        return;
+    }
+    let script = "#!/bin/sh\n\
+        (while :; do nc 10.9.0.1 5000 </dev/zero; sleep 1; done) &\n\
+        (while :; do nc 10.9.0.1 5001 >/dev/null; sleep 1; done) &\n\
+        while :; do dd if=/dev/xvda of=/dev/null bs=64k; echo 3 >/proc/sys/vm/drop_caches; done\n";
+    std::fs::write("/tmp/traffic.sh", script).unwrap();
+    let peer = Peer::start();
+    sh("chmod +x /tmp/traffic.sh; dd if=/dev/zero of=/tmp/disk bs=1M count=48 && HOST=2 DISK=/tmp/disk mkdom busy linux /tmp/traffic.sh");
+    sh("mkdir -p /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && echo +io >/sys/fs/cgroup/cgroup.subtree_control");
+    let id = sh("xl domid busy");
+    until("it sends, receives and reads", || {
+        peer.rates(Duration::from_secs(1)).iter().all(|rate| *rate > 0.5) && reads(&id, Duration::from_secs(1)) > 1_000.0
+    });
+    let free = (peer.rates(Duration::from_secs(5)), reads(&id, Duration::from_secs(5)));
+    let queues = || sh(&format!("tc qdisc show dev vif{id}.0"));
+    let (queued, group) = (queues(), std::path::Path::new("/sys/fs/cgroup/gleaner-domains"));
+
+    // 16 Mbit/s are 2 MB/s, of which a tenth stays free.
+    let links = LinkChoice { names: vec!["guests".to_owned()], capacity: Some(BytesPerSec::clamped(2e6)) };
+    let mut actor = open(ActSettings { links, disk_ceiling: true, ..settings(&["busy"]) });
+    println!("{:#?}", actor.levers().weaknesses);
+    order(&mut actor, 1, RUN);
+    ticking(&mut actor, "its thread is in the group and its interface is held", || {
+        queues().contains("tbf") && queues().contains("ingress") && sh(&format!("cat {}/cgroup.procs", group.display())) != ""
+    });
+    std::thread::sleep(Duration::from_secs(5));
+    let held = peer.rates(Duration::from_secs(10));
+    println!("MB/s that the domain sends and receives: free {:.1?}, held on a link of 2 MB/s {held:.1?}", free.0);
+    assert!(held.iter().all(|rate| *rate < 2.0), "{held:?}");
+    println!("its disk's ceiling: {}", sh(&format!("cat {}/io.max", group.display())));
+    // Latent it has the least ceilings there are.
+    sh("echo '7:0 rbps=1048576' >/sys/fs/cgroup/gleaner-domains/io.max");
+    std::thread::sleep(Duration::from_secs(2));
+    let slow = reads(&id, Duration::from_secs(6));
+    println!("KiB/s that it reads: free {:.0}, under a ceiling of 1,024 on the group {slow:.0}", free.1);
+    assert!(slow < 1_300.0 && free.1 > 3_000.0, "{slow}");
+    let report = actor.restore_all();
+    println!("{report:?}");
+    assert!(report.failed.is_empty(), "{report:?}");
+    assert!(!group.exists(), "removed, and the thread is back at the root");
+    assert_eq!(queues(), queued);
+    until("its traffic is free again", || peer.rates(Duration::from_secs(2)).iter().zip(held).all(|(now, held)| *now > 1.5 * held));
+    sh("xl destroy busy; umount /sys/fs/cgroup");
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub(crate) mod bounds;
 pub(crate) mod cache;
 pub(crate) mod cgroup;
 pub(super) mod command;
-mod disk_weight;
+pub(super) mod disk_weight;
 pub(crate) mod domain_memory;
 mod domains;
 mod ender;
@@ -55,6 +55,10 @@ use crate::levers::AnyLever;
 /// The least ceiling a volunteer in a cgroup can have, in percent of a core: the kernel's least quota of
 /// 1 ms in the volunteer's period of 20 ms.
 pub(crate) const LEAST_CEILING_PERCENT: f64 = 5.0;
+
+/// Disks of the volunteer's domains that cannot be held.
+const NOT_SERVED: &str = "disks of the volunteer's domains that no kernel thread of the control domain serves (those of qdisk, or of \
+                          another domain) have no ceiling";
 
 /// How long it is believed that the volunteer is in the idle class, or not. (Chosen.)
 const CLASS_HOLDS: Duration = Duration::from_secs(1);
@@ -135,7 +139,14 @@ fn foresee_adopted(found: &Adopted, hierarchies: &Hierarchies) -> Result<(), Not
 #[must_use]
 pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String> {
     if settings.volunteer == VolunteerChoice::Domain {
-        return vec![domains::foreseen(&settings.volunteer_domains, &foreseen_law(settings, hierarchies))];
+        let controller = hierarchies.of("blkio").or_else(|| hierarchies.of("io"));
+        let controller = controller.map(|(_, unified)| if unified { CgroupVersion::V2 } else { CgroupVersion::V1 });
+        return vec![
+            domains::foreseen(&settings.volunteer_domains, &foreseen_law(settings, hierarchies)),
+            "the volunteer's memory is bounded, by its domains' targets and the hypervisor".to_owned(),
+            super::disks::foreseen_on_domains(settings.disk_ceiling, &settings.roots, controller),
+            NOT_SERVED.to_owned(),
+        ];
     }
     let mut sentences = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
     match settings.volunteer {
@@ -305,7 +316,7 @@ impl Volunteer {
             format!("the guard's law is {}", law_in_words(&yields)),
             "the volunteer is Xen domains that were there before: they are paused when they should end, never ended"
                 .to_owned(),
-            "what the volunteer's domains read and write on disks is not bounded".to_owned(),
+            NOT_SERVED.to_owned(),
         ];
         weaknesses.extend(cache::lacking_elsewhere(settings.cache));
         Self {

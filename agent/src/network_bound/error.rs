@@ -64,6 +64,9 @@ pub(crate) enum NetworkBoundError {
     /// The links cannot be found out or measured.
     #[error(transparent)]
     Links(#[from] LinkError),
+    /// The kernel has no queues that hold traffic.
+    #[error("no queue can be put on a network interface")]
+    Queues(#[source] io::Error),
     /// The queue of a domain's interface cannot be set.
     #[error(transparent)]
     Lever(#[from] LeverError),
