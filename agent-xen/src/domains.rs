@@ -15,7 +15,8 @@ use crate::hypercall::{DomainInfo, Hypervisor, Run, Uuid};
 use crate::looks::Looks;
 use crate::memory;
 use crate::protocol::{
-    Answer, Domain, Failure, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting, State, Target, VERSION, Volunteer,
+    Answer, Domain, Failure, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting, State, Target, VERSION,
+    Volunteer,
 };
 use crate::watchdog::{Paused, Watchdog};
 

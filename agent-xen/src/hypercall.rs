@@ -238,7 +238,9 @@ impl Hypervisor {
         let (total, free): (u64, u64) = (self.get(48), self.get(56));
         // With another layout than the one known here one of them would be none, or larger than the other.
         if total == 0 || free > total {
-            return Err(Failure::unsupported("the hypervisor tells of memory in a layout that is not known here".into()));
+            return Err(Failure::unsupported(
+                "the hypervisor tells of memory in a layout that is not known here".into(),
+            ));
         }
         Ok((total, free))
     }

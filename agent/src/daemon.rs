@@ -25,7 +25,7 @@ use tracing::{error, info, warn};
 
 use crate::act::ledger::{Ledger, Resolution};
 use crate::act::volunteer::foreseen;
-use crate::act::{self, ActSettings, Actor, Bound};
+use crate::act::{self, ActSettings, Actor, Bound, VolunteerChoice};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
 use crate::control::{self, RunningAgent};
 use crate::doctor::{self, Found};

@@ -139,7 +139,10 @@ fn grows_and_gives_back(xen: &mut Hypervisor, volunteer: &str, front: &str) {
     let start = Instant::now();
     order(&mut actor, 2, Desired::Stop);
     ticking(&mut actor, "stopped it gives back", || memory.of(volunteer) < FOUND_MIB + 2.0);
-    println!("a volunteer that is stopped has given back all but what it was found with {} ms later", start.elapsed().as_millis());
+    println!(
+        "a volunteer that is stopped has given back all but what it was found with {} ms later",
+        start.elapsed().as_millis()
+    );
     ticking(&mut actor, "and is paused", || memory.0.is_paused(volunteer));
     sh("MEMORY=400 mkdom large idle && xl destroy large && xl destroy built");
     let report = actor.restore_all();
@@ -172,8 +175,7 @@ fn what_somebody_else_sets_is_left(xen: &mut Hypervisor, volunteer: &str) {
 fn one_without_a_balloon_is_told(xen: &mut Hypervisor) {
     sh("MEMORY=48 mkdom mute burn");
     let mute = uuid("mute");
-    let mut actor =
-        open(ActSettings { volunteer_memory_least: Some(Bytes::from_mib(16)), ..settings(&["mute"]) });
+    let mut actor = open(ActSettings { volunteer_memory_least: Some(Bytes::from_mib(16)), ..settings(&["mute"]) });
     let (start, mut told) = (Instant::now(), None);
     while told.is_none() {
         told = tick(&mut actor).into_iter().find_map(|event| match event {
@@ -198,7 +200,11 @@ fn several_share(xen: &mut Hypervisor, volunteer: &str) {
     let mut actor = open(settings(&["vol", "second"]));
     order(&mut actor, 1, RUN);
     ticking(&mut actor, "they have grown", || memory.of(&second) > 199.0 && memory.free() < FLOOR_MIB + 12.0);
-    println!("of two the one has {:.0} MiB, the other all that it may have, {:.0}", memory.of(volunteer), memory.of(&second));
+    println!(
+        "of two the one has {:.0} MiB, the other all that it may have, {:.0}",
+        memory.of(volunteer),
+        memory.of(&second)
+    );
     assert!(memory.of(volunteer) > 200.0);
     assert!(actor.restore_all().failed.is_empty());
     sh("xl destroy second");
@@ -296,11 +302,16 @@ fn xen_bounds_of_traffic_from_inside() {
         while :; do dd if=/dev/xvda of=/dev/null bs=64k; echo 3 >/proc/sys/vm/drop_caches; done\n";
     std::fs::write("/tmp/traffic.sh", script).unwrap();
     let peer = Peer::start();
-    sh("chmod +x /tmp/traffic.sh; dd if=/dev/zero of=/tmp/disk bs=1M count=48 && HOST=2 DISK=/tmp/disk mkdom busy linux /tmp/traffic.sh");
-    sh("mkdir -p /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && echo +io >/sys/fs/cgroup/cgroup.subtree_control");
+    sh(
+        "chmod +x /tmp/traffic.sh; dd if=/dev/zero of=/tmp/disk bs=1M count=48 && HOST=2 DISK=/tmp/disk mkdom busy linux /tmp/traffic.sh",
+    );
+    sh(
+        "mkdir -p /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && echo +io >/sys/fs/cgroup/cgroup.subtree_control",
+    );
     let id = sh("xl domid busy");
     until("it sends, receives and reads", || {
-        peer.rates(Duration::from_secs(1)).iter().all(|rate| *rate > 0.5) && reads(&id, Duration::from_secs(1)) > 1_000.0
+        peer.rates(Duration::from_secs(1)).iter().all(|rate| *rate > 0.5)
+            && reads(&id, Duration::from_secs(1)) > 1_000.0
     });
     let free = (peer.rates(Duration::from_secs(5)), reads(&id, Duration::from_secs(5)));
     let queues = || sh(&format!("tc qdisc show dev vif{id}.0"));
@@ -312,7 +323,9 @@ fn xen_bounds_of_traffic_from_inside() {
     println!("{:#?}", actor.levers().weaknesses);
     order(&mut actor, 1, RUN);
     ticking(&mut actor, "its thread is in the group and its interface is held", || {
-        queues().contains("tbf") && queues().contains("ingress") && sh(&format!("cat {}/cgroup.procs", group.display())) != ""
+        queues().contains("tbf")
+            && queues().contains("ingress")
+            && sh(&format!("cat {}/cgroup.procs", group.display())) != ""
     });
     std::thread::sleep(Duration::from_secs(5));
     let held = peer.rates(Duration::from_secs(10));
@@ -330,7 +343,9 @@ fn xen_bounds_of_traffic_from_inside() {
     assert!(report.failed.is_empty(), "{report:?}");
     assert!(!group.exists(), "removed, and the thread is back at the root");
     assert_eq!(queues(), queued);
-    until("its traffic is free again", || peer.rates(Duration::from_secs(2)).iter().zip(held).all(|(now, held)| *now > 1.5 * held));
+    until("its traffic is free again", || {
+        peer.rates(Duration::from_secs(2)).iter().zip(held).all(|(now, held)| *now > 1.5 * held)
+    });
     sh("xl destroy busy; umount /sys/fs/cgroup");
 }
 

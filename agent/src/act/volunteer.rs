@@ -250,7 +250,8 @@ impl Volunteer {
                 Self::adopt(found, VolunteerKind::Unit { name: name.clone() }, settings, hierarchies, ledger)
             }
             VolunteerChoice::Domain => {
-                let volunteer = DomainVolunteer::open(&settings.volunteer_domains, settings.volunteer_memory_least, ledger)?;
+                let volunteer =
+                    DomainVolunteer::open(&settings.volunteer_domains, settings.volunteer_memory_least, ledger)?;
                 Ok(Self::of_domains(volunteer, settings, hierarchies))
             }
             choice => match CgroupVolunteer::open(settings, hierarchies, ledger) {

@@ -20,8 +20,8 @@ use crate::guard::{Guard, Meter, MeterPaths, VolunteerClock};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::launch::shell;
 use crate::launch::tmp::Tmp;
-use crate::network_bound::{self, NetworkBound};
 use crate::levers::AnyLever;
+use crate::network_bound::{self, NetworkBound};
 use crate::xen::is_control_domain;
 
 impl Actor {

@@ -114,8 +114,11 @@ impl DomainMemory {
         let MemoryNow { host, volunteers } = xen::memory()?;
         let mut failures = self.follow(&volunteers, now);
         let used = volunteers.iter().map(|own| own.memory_bytes).fold(0, u64::saturating_add);
-        let sample =
-            MemorySample { total: Bytes(host.total_bytes), available: Bytes(host.available_bytes()), used: Bytes(used) };
+        let sample = MemorySample {
+            total: Bytes(host.total_bytes),
+            available: Bytes(host.available_bytes()),
+            used: Bytes(used),
+        };
         // A domain that is paused for its memory could not give any back, and it can take none.
         let verdict = MemoryVerdict { end: false, held: false, ..law.step(sample, interval_s) };
         let goal = if active { verdict.most } else { Bytes(0) };
@@ -156,7 +159,9 @@ impl DomainMemory {
                 // It has been started anew since.
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => failures.push(format!("the memory of the Xen domain {} cannot be read: {error}", own.uuid)),
+                Err(error) => {
+                    failures.push(format!("the memory of the Xen domain {} cannot be read: {error}", own.uuid))
+                }
             }
         }
         failures
@@ -181,7 +186,8 @@ impl DomainMemory {
                 None => {}
                 Some(true) => giving_back.waits = true,
                 Some(false) => {
-                    let (uuid, used, target) = (&domain.uuid, Bytes(domain.used), Bytes(bytes_of(domain.target.ours())));
+                    let (uuid, used, target) =
+                        (&domain.uuid, Bytes(domain.used), Bytes(bytes_of(domain.target.ours())));
                     let why = format!(
                         "the Xen domain {uuid} does not give memory back: it has {used} and should have {target}, and gave \
                          nothing for {} s",
@@ -263,8 +269,7 @@ impl Bounded {
         let wanted = wanted / PAGE * PAGE;
         let raises = wanted > bytes_of(self.target.ours());
         let nearest = |managed: &Managed, bytes: u64| managed.lever.nearest(LeverValue::Memory(Some(bytes)));
-        let (target, most) =
-            (nearest(&self.target, wanted), nearest(&self.most, wanted.saturating_add(self.slack)));
+        let (target, most) = (nearest(&self.target, wanted), nearest(&self.most, wanted.saturating_add(self.slack)));
         let mut met: Vec<ForeignWrite> = self.most.set(most)?.into_iter().collect();
         if !self.most.is_foreign() {
             met.extend(self.target.set(target)?);

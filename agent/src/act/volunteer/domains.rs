@@ -379,7 +379,9 @@ impl Member {
     /// One that is not taken yet. `records`: what the ledger has.
     fn new(uuid: String, name: String, records: &[Record]) -> Self {
         let is_left = |record: &&Record| match &record.lever {
-            AnyLever::Domain(DomainLever { uuid: of, .. }) | AnyLever::DomainMost(DomainMostLever { uuid: of, .. }) => *of == uuid,
+            AnyLever::Domain(DomainLever { uuid: of, .. }) | AnyLever::DomainMost(DomainMostLever { uuid: of, .. }) => {
+                *of == uuid
+            }
             _ => false,
         };
         let left =
@@ -506,7 +508,9 @@ mod tests {
     }
 
     fn state(id: u32, paused: bool) -> DomainState {
-        let text = format!(r#"{{"id":{id},"vcpus":2,"paused":{paused},"cap_percent":70,"weight":300,"memory_most_bytes":9437184,"lapses":0}}"#);
+        let text = format!(
+            r#"{{"id":{id},"vcpus":2,"paused":{paused},"cap_percent":70,"weight":300,"memory_most_bytes":9437184,"lapses":0}}"#
+        );
         serde_json::from_str(&text).unwrap()
     }
 
