@@ -67,7 +67,7 @@ const CLASS_HOLDS: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) enum MemoryHold {
     /// The levers of its cgroup.
-    Cgroup(MemoryLevers),
+    Cgroup(Box<MemoryLevers>),
     /// Targets of its Xen domains.
     Domains(DomainMemory),
 }
@@ -529,7 +529,7 @@ impl Volunteer {
     /// The levers on its memory, for the thread that keeps the memory bound; `None` after the first call.
     pub(crate) fn take_memory(&mut self) -> Option<MemoryHold> {
         match &mut self.containment {
-            Containment::Cgroup(volunteer) => volunteer.take_memory().map(MemoryHold::Cgroup),
+            Containment::Cgroup(volunteer) => volunteer.take_memory().map(|levers| MemoryHold::Cgroup(Box::new(levers))),
             Containment::Domains(volunteer) => volunteer.take_memory().map(MemoryHold::Domains),
             Containment::ProcessGroups(_) => None,
         }
