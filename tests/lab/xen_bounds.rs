@@ -61,7 +61,7 @@ fn linux(name: &str, memory: u32, most: u32) -> String {
 }
 
 fn settings(domains: &[&str]) -> ActSettings {
-    let floor = Some(Bytes::from_mib(FLOOR_MIB as u64));
+    let floor = Some(Bytes::from_mib(96));
     let memory_bound = MemoryBoundSettings { floor, growth_per_s: Fraction::clamped(0.2) };
     ActSettings { memory_bound, ..crate::xen_volunteer::settings(domains) }
 }
@@ -163,10 +163,10 @@ fn what_somebody_else_sets_is_left(xen: &mut Hypervisor, volunteer: &str) {
     }
     std::thread::sleep(Duration::from_secs(3));
     tick(&mut actor);
-    assert_eq!(memory.bounds(volunteer).0, 200.0, "and left");
+    assert!((memory.bounds(volunteer).0 - 200.0).abs() < 0.1, "and left");
     let report = actor.restore_all();
     assert!(report.failed.is_empty() && !report.foreign.is_empty(), "{report:?}");
-    assert_eq!(memory.bounds(volunteer).0, 200.0);
+    assert!((memory.bounds(volunteer).0 - 200.0).abs() < 0.1);
     sh("xl mem-set vol 128");
     until("it is as it was", || memory.of(volunteer) < FOUND_MIB + 1.0);
 }
@@ -325,12 +325,12 @@ fn xen_bounds_of_traffic_from_inside() {
     ticking(&mut actor, "its thread is in the group and its interface is held", || {
         queues().contains("tbf")
             && queues().contains("ingress")
-            && sh(&format!("cat {}/cgroup.procs", group.display())) != ""
+            && !sh(&format!("cat {}/cgroup.procs", group.display())).is_empty()
     });
     std::thread::sleep(Duration::from_secs(5));
     let held = peer.rates(Duration::from_secs(10));
     println!("MB/s that the domain sends and receives: free {:.1?}, held on a link of 2 MB/s {held:.1?}", free.0);
-    assert!(held.iter().all(|rate| *rate < 2.0), "{held:?}");
+    assert!(held.iter().zip(free.0).all(|(held, free)| *held < 2.0 && *held < 0.7 * free), "{held:?} {:?}", free.0);
     println!("its disk's ceiling: {}", sh(&format!("cat {}/io.max", group.display())));
     // Latent it has the least ceilings there are.
     sh("echo '7:0 rbps=1048576' >/sys/fs/cgroup/gleaner-domains/io.max");

@@ -529,7 +529,9 @@ impl Volunteer {
     /// The levers on its memory, for the thread that keeps the memory bound; `None` after the first call.
     pub(crate) fn take_memory(&mut self) -> Option<MemoryHold> {
         match &mut self.containment {
-            Containment::Cgroup(volunteer) => volunteer.take_memory().map(|levers| MemoryHold::Cgroup(Box::new(levers))),
+            Containment::Cgroup(volunteer) => {
+                volunteer.take_memory().map(|levers| MemoryHold::Cgroup(Box::new(levers)))
+            }
             Containment::Domains(volunteer) => volunteer.take_memory().map(MemoryHold::Domains),
             Containment::ProcessGroups(_) => None,
         }
