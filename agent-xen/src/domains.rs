@@ -13,16 +13,20 @@ use xenstore_rs::unix::XsUnix;
 use crate::backends::Backends;
 use crate::hypercall::{DomainInfo, Hypervisor, Run, Uuid};
 use crate::looks::Looks;
-use crate::protocol::{Answer, Domain, Failure, Hello, Kind, Look, Request, Set, Setting, State, VERSION, Volunteer};
+use crate::memory;
+use crate::protocol::{
+    Answer, Domain, Failure, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting, State, Target, VERSION,
+    Volunteer,
+};
 use crate::watchdog::{Paused, Watchdog};
 
 /// How long names, targets, caps and weights are taken to be as they were.
 const FRESH: Duration = Duration::from_secs(5);
-const CONTROL_DOMAIN: u16 = 0;
-const PAGE: u64 = 4096;
+pub(crate) const CONTROL_DOMAIN: u16 = 0;
+pub(crate) const PAGE: u64 = 4096;
 const KIB: u64 = 1024;
 /// Memory a domain may hold beyond its target, as libxl leaves it (`LIBXL_MAXMEM_CONSTANT`).
-const SLACK_KIB: u64 = 1024;
+pub(crate) const SLACK_KIB: u64 = 1024;
 /// Bounds of the volunteer's lease in ms. (Chosen: shorter than the shortest a loaded control domain would miss by itself;
 /// longer than the longest would leave a volunteer to itself.)
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
@@ -85,7 +89,10 @@ impl Domains {
             Request::Hello { version } => {
                 Err(Failure::unsupported(format!("version {version} is not spoken here, but {VERSION}")))
             }
-            Request::Sample {} => Ok(Answer::Sample { domains: self.sample(Instant::now())? }),
+            Request::Sample {} => {
+                let domains = self.sample(Instant::now())?;
+                Ok(Answer::Sample { domains, memory: self.host_memory()? })
+            }
             Request::Set(set) => self.set(set).map(|()| Answer::Set {}),
             Request::State { uuid } => self.state(uuid).map(Answer::State),
             Request::Placing { uuid, id } => {
@@ -94,6 +101,8 @@ impl Domains {
             }
             Request::Watch { volunteers, lease_ms } => self.watch(volunteers, *lease_ms).map(|()| Answer::Watch {}),
             Request::Look {} => self.look().map(Answer::Look),
+            Request::Memory {} => self.memory().map(Answer::Memory),
+            Request::Target { uuid } => self.target(uuid).map(Answer::Target),
         }
     }
 
@@ -116,6 +125,7 @@ impl Domains {
             paused: info.paused,
             cap_percent: parameters.map(|(_, cap)| cap),
             weight: parameters.map(|(weight, _)| weight),
+            memory_most_bytes: info.most_pages.saturating_mul(PAGE),
             lapses: self.lapses(),
         })
     }
@@ -149,6 +159,37 @@ impl Domains {
             watchdog.renew(Instant::now());
         }
         Ok(Look { foreground_ns, volunteer_ns, lapses: self.lapses() })
+    }
+
+    /// Of the domains that were listed last.
+    fn host_memory(&self) -> Result<HostMemory, Failure> {
+        let (total, free) = self.hypervisor.memory_pages()?;
+        let of = |volunteers: &[Run]| memory::of_host(total, free, &self.infos, volunteers);
+        Ok(self.watchdog.as_ref().map_or_else(|| of(&[]), |watchdog| watchdog.with_volunteers(of)))
+    }
+
+    /// Nothing of it waits for xenstore.
+    fn memory(&mut self) -> Result<MemoryNow, Failure> {
+        self.hypervisor.list_into(&mut self.infos)?;
+        let own = |volunteers: &[Run]| memory::of_volunteers(&self.infos, volunteers);
+        let volunteers = self.watchdog.as_ref().map_or_else(Vec::new, |watchdog| watchdog.with_volunteers(own));
+        Ok(MemoryNow { host: self.host_memory()?, volunteers })
+    }
+
+    /// What xenstore says now, and not some seconds ago.
+    fn target(&mut self, uuid: &str) -> Result<Target, Failure> {
+        let info = self.find(uuid, None)?;
+        self.open_store()?;
+        let bytes = |key: &str| {
+            let text = self.store.as_ref()?.read(&format!("/local/domain/{}/memory/{key}", info.id)).ok()?;
+            text.trim().parse::<u64>().ok()?.checked_mul(KIB)
+        };
+        Ok(Target {
+            id: info.id,
+            memory_bytes: info.pages.saturating_mul(PAGE),
+            memory_target_bytes: bytes("target"),
+            static_most_bytes: bytes("static-max"),
+        })
     }
 
     fn sample(&mut self, now: Instant) -> Result<Vec<Domain>, Failure> {
@@ -210,6 +251,7 @@ impl Domains {
             }
             Setting::MemoryTarget(bytes) => self.set_target(&info, bytes),
             Setting::Affinity(lists) => self.hypervisor.set_affinity(info.id, lists),
+            Setting::MemoryMost(bytes) => self.hypervisor.set_most_memory(info.id, bytes / KIB),
         }
     }
 
@@ -309,7 +351,7 @@ fn parse_uuid(text: &str) -> Result<Uuid, Failure> {
     Ok(uuid)
 }
 
-fn uuid_text(bytes: Uuid) -> String {
+pub(crate) fn uuid_text(bytes: Uuid) -> String {
     let mut text = String::with_capacity(36);
     for (index, byte) in bytes.iter().enumerate() {
         if [4, 6, 8, 10].contains(&index) {

@@ -87,6 +87,8 @@ pub(crate) struct DomainInfo {
     pub(crate) dying: bool,
     pub(crate) pages: u64,
     pub(crate) most_pages: u64,
+    /// Promised to it by the hypervisor while it is being built.
+    pub(crate) claimed_pages: u64,
     pub(crate) cpu_ns: u64,
     pub(crate) vcpus: u32,
     /// Its pool of CPUs.
@@ -234,6 +236,23 @@ impl Hypervisor {
         Ok(self.get(16))
     }
 
+    /// All memory, and what is free, in pages.
+    ///
+    /// # Errors
+    /// Unsupported where the answer makes no sense; the hypervisor's error.
+    pub(crate) fn memory_pages(&self) -> Result<(u64, u64), Failure> {
+        let call = self.sysctl(SYSCTL_PHYSINFO, |_| {});
+        call.map_err(|error| Failure::io("failed to ask for the hypervisor's memory".into(), &error))?;
+        let (total, free): (u64, u64) = (self.get(48), self.get(56));
+        // With another layout than the one known here one of them would be none, or larger than the other.
+        if total == 0 || free > total {
+            return Err(Failure::unsupported(
+                "the hypervisor tells of memory in a layout that is not known here".into(),
+            ));
+        }
+        Ok((total, free))
+    }
+
     /// All domains, by number, in place of what `domains` held: one call, whose answer is read where it is.
     pub(crate) fn list_into(&self, domains: &mut Vec<DomainInfo>) -> Result<(), Failure> {
         let call = self.sysctl(SYSCTL_DOMAIN_LIST, |own| {
@@ -252,6 +271,7 @@ impl Hypervisor {
                 dying: flags & DYING != 0,
                 pages: self.get(at + 8),
                 most_pages: self.get(at + 16),
+                claimed_pages: self.get(at + 24),
                 cpu_ns: self.get(at + 56),
                 vcpus: self.get(at + 64),
                 uuid: self.get(at + 76),

@@ -48,7 +48,18 @@ mod tests {
 
     fn domain(id: u16, name: u8, cpu_ns: u64) -> DomainInfo {
         let uuid = [name; 16];
-        DomainInfo { id, uuid, cpu_ns, paused: false, dying: false, pages: 0, most_pages: 0, vcpus: 1, pool: 0 }
+        DomainInfo {
+            id,
+            uuid,
+            cpu_ns,
+            paused: false,
+            dying: false,
+            pages: 0,
+            most_pages: 0,
+            claimed_pages: 0,
+            vcpus: 1,
+            pool: 0,
+        }
     }
 
     #[test]

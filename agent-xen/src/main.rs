@@ -9,6 +9,7 @@ mod backends;
 mod domains;
 mod hypercall;
 mod looks;
+mod memory;
 mod placing;
 mod protocol;
 mod watchdog;

@@ -20,6 +20,8 @@ pub(crate) enum Request {
     Placing { uuid: String, id: Option<u16> },
     Watch { volunteers: Vec<Volunteer>, lease_ms: u64 },
     Look {},
+    Memory {},
+    Target { uuid: String },
 }
 
 /// A domain of the volunteer, while it has this number.
@@ -39,6 +41,7 @@ pub(crate) struct Set {
     pub(crate) cap_percent: Option<u16>,
     pub(crate) weight: Option<u16>,
     pub(crate) memory_target_bytes: Option<u64>,
+    pub(crate) memory_most_bytes: Option<u64>,
     pub(crate) paused: Option<bool>,
     pub(crate) affinity: Option<Vec<String>>,
 }
@@ -49,6 +52,7 @@ pub(crate) enum Setting<'a> {
     Cap(u16),
     Weight(u16),
     MemoryTarget(u64),
+    MemoryMost(u64),
     Paused(bool),
     /// A list of CPUs for each virtual CPU.
     Affinity(&'a [String]),
@@ -60,6 +64,7 @@ impl Set {
             self.cap_percent.map(Setting::Cap),
             self.weight.map(Setting::Weight),
             self.memory_target_bytes.map(Setting::MemoryTarget),
+            self.memory_most_bytes.map(Setting::MemoryMost),
             self.paused.map(Setting::Paused),
             self.affinity.as_deref().map(Setting::Affinity),
         ];
@@ -76,12 +81,14 @@ impl Set {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     Hello(Hello),
-    Sample { domains: Vec<Domain> },
+    Sample { domains: Vec<Domain>, memory: HostMemory },
     Set {},
     State(State),
     Placing(Placing),
     Watch {},
     Look(Look),
+    Memory(MemoryNow),
+    Target(Target),
     Error(Failure),
 }
 
@@ -102,6 +109,7 @@ pub(crate) struct State {
     pub(crate) paused: bool,
     pub(crate) cap_percent: Option<u16>,
     pub(crate) weight: Option<u16>,
+    pub(crate) memory_most_bytes: u64,
     pub(crate) lapses: u64,
 }
 
@@ -120,6 +128,39 @@ pub(crate) struct Look {
     pub(crate) foreground_ns: u64,
     pub(crate) volunteer_ns: u64,
     pub(crate) lapses: u64,
+}
+
+/// The hypervisor's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct HostMemory {
+    pub(crate) total_bytes: u64,
+    pub(crate) free_bytes: u64,
+    /// What the domains that are not the volunteer's may still take, and have not.
+    pub(crate) wanted_bytes: u64,
+}
+
+/// The hypervisor's memory, and what the volunteer's domains have of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct MemoryNow {
+    #[serde(flatten)]
+    pub(crate) host: HostMemory,
+    pub(crate) volunteers: Vec<VolunteerMemory>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct VolunteerMemory {
+    pub(crate) uuid: String,
+    pub(crate) id: u16,
+    pub(crate) memory_bytes: u64,
+}
+
+/// What xenstore says now of a domain's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Target {
+    pub(crate) id: u16,
+    pub(crate) memory_bytes: u64,
+    pub(crate) memory_target_bytes: Option<u64>,
+    pub(crate) static_most_bytes: Option<u64>,
 }
 
 /// One domain at one moment.
@@ -220,6 +261,7 @@ mod tests {
         let Ok(Request::Set(set)) = parse(br#"{"set":{"uuid":"u","cap_percent":30}}"#) else { panic!() };
         assert_eq!(set.setting(), Ok(Setting::Cap(30)));
         assert_eq!(parse(br#"{"look":{}}"#), Ok(Request::Look {}));
+        assert_eq!(parse(br#"{"memory":{}}"#), Ok(Request::Memory {}));
         let volunteers = vec![Volunteer { uuid: "u".to_owned(), id: 3 }];
         let watch = Request::Watch { volunteers, lease_ms: 1_000 };
         assert_eq!(parse(br#"{"watch":{"volunteers":[{"uuid":"u","id":3}],"lease_ms":1000}}"#), Ok(watch));

@@ -9,6 +9,7 @@
 pub(crate) mod beside;
 pub mod cgroup;
 mod claims;
+mod disk_threads;
 mod disks;
 pub mod execute;
 pub(crate) mod fence;
@@ -692,6 +693,10 @@ impl Actor {
         self.settings.acting = false;
         // It would set its levers again.
         self.disks = None;
+        if self.volunteer_domains.is_some() {
+            // So would this, of Xen domains; their traffic is not held from here on.
+            self.network = None;
+        }
         self.volunteer_command = None;
         self.levers = Levers::without_volunteer(false, Vec::new());
         self.volunteer_dirs.clear();

@@ -109,6 +109,8 @@ pub struct Config {
     pub volunteer_name: String,
     /// Names or UUIDs of the Xen domains that are the volunteer, where it is such.
     pub volunteer_domains: Vec<String>,
+    /// The least memory that each of them is shrunk to; `None` is what it was found with.
+    pub volunteer_memory_least: Option<Bytes>,
     /// The program that is the volunteer; `None` where others start processes in it.
     pub volunteer_program: Option<VolunteerProgram>,
     /// From the freeze of a stopped volunteer until its processes are killed.
@@ -262,6 +264,7 @@ impl Config {
             foreground_floor: CoreShare::clamped(foreground.number("floor_percent", 10.0, 1.0..=100_000.0)),
             volunteer_name: adopted_name(&mut volunteer),
             volunteer_domains: adopted_domains(&mut volunteer),
+            volunteer_memory_least: volunteer.optional_integer("memory_least_mib", 16..=1 << 24).map(Bytes::from_mib),
             volunteer_program: program(&mut volunteer),
             volunteer: volunteer.choice(
                 "kind",
@@ -327,6 +330,7 @@ impl Config {
             volunteer_cgroup: self.volunteer_cgroup.clone(),
             volunteer_name: self.volunteer_name.clone(),
             volunteer_domains: self.volunteer_domains.clone(),
+            volunteer_memory_least: self.volunteer_memory_least,
             volunteer_program: self.volunteer_program.clone(),
             kill_after: self.kill_after,
             required: self.required.clone(),

@@ -25,7 +25,7 @@ use tracing::{error, info, warn};
 
 use crate::act::ledger::{Ledger, Resolution};
 use crate::act::volunteer::foreseen;
-use crate::act::{self, ActSettings, Actor, Bound};
+use crate::act::{self, ActSettings, Actor, Bound, VolunteerChoice};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
 use crate::control::{self, RunningAgent};
 use crate::doctor::{self, Found};
@@ -227,7 +227,11 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
             let network_required = settings.required.contains(&Bound::Network);
             let problem = Ledger::problem(&configured_state_dir(&arguments.config));
-            let network = network_bound::probe(&Roots::default().sys, &links, &hierarchies);
+            let sys = &Roots::default().sys;
+            let network = match settings.volunteer {
+                VolunteerChoice::Domain => network_bound::probe_on_domains(sys, &links),
+                _ => network_bound::probe(sys, &links, &hierarchies),
+            };
             let mut volunteer = foreseen(&settings, &hierarchies);
             if tasks && settings.volunteer_program.is_none() {
                 volunteer.extend(shell::foreseen(NOBODY_UID));

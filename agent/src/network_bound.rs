@@ -1,13 +1,15 @@
 //! The ceiling on the volunteer's network traffic: a thread that reads the links' counters and the volunteer's own five
 //! times a second while the volunteer runs, and sets what the law in `gleaner_planner::network_bound` says. In: the
-//! volunteer's cgroup and the links. Out: ceilings, in force through `crate::bpf`, and events. [`crate::act`] owns it.
+//! volunteer's cgroup or Xen domains, and the links. Out: ceilings, in force through `crate::bpf` or the queues of the domains'
+//! interfaces, and events. [`crate::act`] owns it.
 //!
-//! If it cannot measure, the ceiling is the law's floor, and it says so. Nothing of it outlives the process.
+//! If it cannot measure, the ceiling is the law's floor, and it says so. Of a cgroup's nothing outlives the process.
 
 mod error;
 mod links;
 #[cfg(test)]
 mod tests;
+mod vifs;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,8 +27,11 @@ pub(crate) use self::error::NetworkBoundError;
 pub use self::links::LinkChoice;
 use self::links::Links;
 pub(crate) use self::links::of_mbit;
+use self::vifs::Vifs;
+use crate::act::volunteer::found::FoundLevers;
 use crate::bpf::{self, CgroupLimiter};
 use crate::hierarchies::Hierarchies;
+use crate::netlink::{self, Direction};
 
 /// Time between two samples while the volunteer runs, and while it does not. Chosen: four intervals of the guard; a latent
 /// volunteer has the least ceiling already, so it matters little when its activation is noticed.
@@ -88,7 +93,26 @@ impl NetworkBound {
         cgroup: PathBuf,
         is_active: impl Fn() -> bool + Send + 'static,
     ) -> Result<Self, NetworkBoundError> {
-        let mut holder = Holder::open(sys, choice, cgroup)?;
+        Self::start_with(Holder::open(sys, choice, Limiter::of_cgroup(cgroup)?)?, is_active)
+    }
+
+    /// The same of the volunteer's Xen domains. What it sets is put back by the ledger's records.
+    ///
+    /// # Errors
+    /// [`NetworkBoundError`]: why there is no ceiling.
+    pub(crate) fn start_on_domains(
+        sys: &Path,
+        choice: &LinkChoice,
+        found: FoundLevers,
+        is_active: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Self, NetworkBoundError> {
+        Self::start_with(Holder::open(sys, choice, Limiter::Vifs(Vifs::new(sys, found)))?, is_active)
+    }
+
+    fn start_with(
+        mut holder: Holder,
+        is_active: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Self, NetworkBoundError> {
         let shared = Arc::<Shared>::default();
         let on_thread = Arc::clone(&shared);
         let run = move || hold(&on_thread, &mut holder, is_active);
@@ -161,6 +185,19 @@ pub(crate) fn probe(sys: &Path, choice: &LinkChoice, hierarchies: &Hierarchies) 
     Ok(format!("BPF programs on its cgroup; {} at {mbit} Mbit/s", links.names().join(", ")))
 }
 
+/// The same for a volunteer of Xen domains.
+///
+/// # Errors
+/// [`NetworkBoundError`]: what is missing.
+pub(crate) fn probe_on_domains(sys: &Path, choice: &LinkChoice) -> Result<String, NetworkBoundError> {
+    for direction in [Direction::Receive, Direction::Transmit] {
+        netlink::probe(direction).map_err(NetworkBoundError::Queues)?;
+    }
+    let links = Links::find(sys, choice)?;
+    let mbit = links.capacity().per_sec() / of_mbit(1.0).per_sec();
+    Ok(format!("queues of its domains' interfaces; {} at {mbit} Mbit/s", links.names().join(", ")))
+}
+
 /// The thread.
 fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
     let mut failing = false;
@@ -202,15 +239,82 @@ struct Counters {
     volunteer: Directions<u64>,
 }
 
+/// What holds the traffic.
+#[derive(Debug)]
+enum Limiter {
+    Cgroup {
+        dir: PathBuf,
+        /// Device and inode of the folder the programs are attached to.
+        attached: (u64, u64),
+        /// None until the first ceiling.
+        programs: Option<CgroupLimiter>,
+    },
+    Vifs(Vifs),
+}
+
+impl Limiter {
+    fn of_cgroup(dir: PathBuf) -> Result<Self, NetworkBoundError> {
+        let attached = identity(&dir)?;
+        Ok(Self::Cgroup { dir, attached, programs: None })
+    }
+
+    /// What the volunteer sent and received, and bytes that were dropped.
+    fn counted(&mut self, buffer: &mut Vec<u8>) -> Result<(Directions<u64>, u64), NetworkBoundError> {
+        match self {
+            // None has crossed before the first ceiling.
+            Self::Cgroup { programs: None, .. } => Ok((Directions { sent: 0, received: 0 }, 0)),
+            Self::Cgroup { programs: Some(programs), .. } => {
+                let counted = programs.counted()?;
+                // What is dropped here was received over the link all the same.
+                let received = counted.received.passed.saturating_add(counted.received.dropped);
+                let dropped = counted.sent.dropped.saturating_add(counted.received.dropped);
+                Ok((Directions { sent: counted.sent.passed, received }, dropped))
+            }
+            // The queue of an interface drops before it is counted.
+            Self::Vifs(vifs) => Ok((vifs.carried(buffer)?, 0)),
+        }
+    }
+
+    fn set(&mut self, ceiling: Directions<u64>) -> Result<(), NetworkBoundError> {
+        match self {
+            Self::Cgroup { programs: Some(programs), .. } => Ok(programs.set(ceiling)?),
+            Self::Cgroup { dir, programs, .. } => {
+                *programs = Some(CgroupLimiter::attach(dir, ceiling)?);
+                Ok(())
+            }
+            Self::Vifs(vifs) => vifs.set(ceiling, Instant::now()),
+        }
+    }
+
+    /// The kernel detaches the programs of a cgroup that is removed; a unit that was started anew has a new one. Domains come
+    /// and go. True if what is held is another now.
+    fn follow(&mut self) -> Result<bool, NetworkBoundError> {
+        match self {
+            Self::Cgroup { dir, attached, programs } => {
+                let now = identity(dir)?;
+                let is_new = now != *attached;
+                if is_new {
+                    (*programs, *attached) = (None, now);
+                }
+                Ok(is_new)
+            }
+            Self::Vifs(vifs) => Ok(vifs.follow()),
+        }
+    }
+
+    /// A ceiling has to be set again although it has not changed: an interface's queue may not have been recorded, or was worth
+    /// no write.
+    const fn needs_again(&self) -> bool {
+        matches!(self, Self::Vifs(_))
+    }
+}
+
 /// What the thread owns.
 #[derive(Debug)]
 struct Holder {
     sys: PathBuf,
     choice: LinkChoice,
-    cgroup: PathBuf,
-    /// Device and inode of the folder the programs are attached to.
-    attached: (u64, u64),
-    limiter: CgroupLimiter,
+    limiter: Limiter,
     links: Links,
     scanned: Instant,
     law: Law,
@@ -232,17 +336,14 @@ fn whole(ceiling: Directions<BytesPerSec>) -> Directions<u64> {
 }
 
 impl Holder {
-    fn open(sys: &Path, choice: &LinkChoice, cgroup: PathBuf) -> Result<Self, NetworkBoundError> {
+    fn open(sys: &Path, choice: &LinkChoice, mut limiter: Limiter) -> Result<Self, NetworkBoundError> {
         let links = Links::find(sys, choice)?;
         let law = Law::new(NetworkBoundSettings::default());
         let ceiling = law.ceiling(links.capacity());
-        let attached = identity(&cgroup)?;
-        let limiter = CgroupLimiter::attach(&cgroup, whole(ceiling))?;
+        limiter.set(whole(ceiling))?;
         Ok(Self {
             sys: sys.to_owned(),
             choice: choice.clone(),
-            cgroup,
-            attached,
             limiter,
             links,
             scanned: Instant::now(),
@@ -278,11 +379,8 @@ impl Holder {
             self.links = links;
         }
         let links = self.links.read(&mut self.buffer).map_err(NetworkBoundError::Counters)?;
-        let counted = self.limiter.counted()?;
-        self.status.dropped_bytes = counted.sent.dropped.saturating_add(counted.received.dropped);
-        // What is dropped here was received over the link all the same.
-        let received = counted.received.passed.saturating_add(counted.received.dropped);
-        let volunteer = Directions { sent: counted.sent.passed, received };
+        let (volunteer, dropped) = self.limiter.counted(&mut self.buffer)?;
+        self.status.dropped_bytes = dropped;
         let last = self.last.replace(Counters { at: now, links, volunteer });
         // The first sample only starts an interval.
         let Some(last) = last else { return Ok(()) };
@@ -306,21 +404,20 @@ impl Holder {
     }
 
     fn set(&mut self, ceiling: Directions<BytesPerSec>) -> Result<(), NetworkBoundError> {
-        if ceiling != self.status.ceiling {
+        if ceiling != self.status.ceiling || self.limiter.needs_again() {
             self.limiter.set(whole(ceiling))?;
             self.status.ceiling = ceiling;
         }
         Ok(())
     }
 
-    /// The kernel detaches the programs of a cgroup that is removed; a unit that was started anew has a new one.
+    /// What is held may be another now: it has the law's ceiling at once.
     fn attach_again(&mut self) -> Result<(), NetworkBoundError> {
-        let now = identity(&self.cgroup)?;
-        if now != self.attached {
+        if self.limiter.follow()? {
             let ceiling = self.law.ceiling(self.links.capacity());
-            self.limiter = CgroupLimiter::attach(&self.cgroup, whole(ceiling))?;
+            self.limiter.set(whole(ceiling))?;
             self.status.ceiling = ceiling;
-            (self.attached, self.last) = (now, None);
+            self.last = None;
         }
         Ok(())
     }

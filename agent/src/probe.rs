@@ -24,10 +24,15 @@ pub fn facts(hierarchies: &Hierarchies, levers: Levers, trying: bool) -> HostFac
         RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing()).with_memory(MemoryRefreshKind::nothing().with_ram());
     let system = System::new_with_specifics(wanted).ok();
     let cpus = system.as_ref().map_or(&[][..], System::cpus);
+    let hypervisor = hypervisor();
+    let memory = system.as_ref().map_or(0, System::total_memory);
     HostFacts {
         cpu_model: cpus.first().map(|cpu| cpu.brand().trim().to_owned()).unwrap_or_default(),
-        cores: hypervisors_cpus().unwrap_or_else(|| u32::try_from(cpus.len()).unwrap_or(u32::MAX)).max(1),
-        memory: Bytes(system.as_ref().map_or(0, System::total_memory)),
+        cores: hypervisor
+            .as_ref()
+            .map_or_else(|| u32::try_from(cpus.len()).unwrap_or(u32::MAX), |hypervisor| hypervisor.physical_cpus)
+            .max(1),
+        memory: Bytes(hypervisor.map_or(memory, |hypervisor| hypervisor.memory.total_bytes)),
         kernel: System::kernel_version().unwrap_or_default(),
         cgroups: hierarchies.mode(),
         offers: offers(&Roots::default(), hierarchies, trying),
@@ -35,10 +40,10 @@ pub fn facts(hierarchies: &Hierarchies, levers: Levers, trying: bool) -> HostFac
     }
 }
 
-/// CPUs of the hypervisor, of which a control domain has only some; `None` where there is none, or it does not tell.
-fn hypervisors_cpus() -> Option<u32> {
+/// The hypervisor, of whose CPUs and memory a control domain has only some; `None` where there is none, or it does not tell.
+fn hypervisor() -> Option<crate::xen::Hypervisor> {
     let is_control_domain = crate::xen::is_control_domain(&Roots::default().proc);
-    is_control_domain.then(crate::xen::sample)?.ok().map(|hypervisor| hypervisor.physical_cpus)
+    is_control_domain.then(crate::xen::sample)?.ok()
 }
 
 /// What the host offers, each capability once: sensors here, and what the levers of the catalogue say of themselves.

@@ -235,6 +235,9 @@ impl Sensor {
         if let Some(cpu) = of_hypervisor {
             raw.cpu = cpu.into();
         }
+        if let Some(domains) = &self.domains {
+            raw.memory = domains.memory();
+        }
         let (volunteer_cpu, volunteer_memory, volunteer_processes) =
             self.volunteer.read(interval_s, self.domains.as_ref(), &mut self.buffer);
         let previous = self.previous.as_ref().map(|(_, raw)| raw);

@@ -19,7 +19,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub(crate) use self::guarding::{CpuPlacing, DomainState, Run};
-pub(crate) use self::guarding::{has_lapsed_since, lapses, look, placing, state, unwatch, watch, withhold};
+pub(crate) use self::guarding::{
+    has_lapsed_since, lapses, look, memory, placing, state, unwatch, watch, watched, withhold,
+};
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};
 
@@ -77,6 +79,8 @@ pub(crate) enum Setting {
     Cap(u32),
     Weight(u32),
     MemoryTarget(u64),
+    /// The hypervisor's own bound on its memory.
+    MemoryMost(u64),
     Paused(bool),
     /// A list of CPUs for each virtual CPU.
     Affinity(Vec<String>),
@@ -87,10 +91,59 @@ pub(crate) fn is_control_domain(proc: &Path) -> bool {
     std::fs::read_to_string(proc.join("xen/capabilities")).is_ok_and(|text| text.contains("control_d"))
 }
 
+/// The domain whose interface this is, by the name that Linux gives the control domain's end: "vif3.0" is of domain 3, and so
+/// is "vif3.0-emu", which serves its device model.
+pub(crate) fn domain_of_interface(name: &str) -> Option<u32> {
+    name.strip_prefix("vif")?.split_once('.')?.0.parse().ok()
+}
+
+/// The hypervisor's memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct HostMemory {
+    pub(crate) total_bytes: u64,
+    pub(crate) free_bytes: u64,
+    /// What domains that are not the volunteer's may still take, by the hypervisor's bounds on them, and have not.
+    pub(crate) wanted_bytes: u64,
+}
+
+impl HostMemory {
+    /// What nobody has and no foreground may take.
+    pub(crate) fn available_bytes(&self) -> u64 {
+        self.free_bytes.saturating_sub(self.wanted_bytes)
+    }
+}
+
+/// The hypervisor's memory, and what the volunteer's domains have of it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct MemoryNow {
+    #[serde(flatten)]
+    pub(crate) host: HostMemory,
+    pub(crate) volunteers: Vec<VolunteerMemory>,
+}
+
+/// What one domain of the volunteer has.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct VolunteerMemory {
+    pub(crate) uuid: String,
+    pub(crate) id: u32,
+    pub(crate) memory_bytes: u64,
+}
+
+/// What xenstore says now of a domain's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct MemoryTarget {
+    pub(crate) id: u32,
+    pub(crate) memory_bytes: u64,
+    pub(crate) memory_target_bytes: Option<u64>,
+    /// No target may be above it.
+    pub(crate) static_most_bytes: Option<u64>,
+}
+
 /// The hypervisor at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Hypervisor {
     pub(crate) physical_cpus: u32,
+    pub(crate) memory: HostMemory,
     pub(crate) domains: Vec<Domain>,
 }
 
@@ -100,7 +153,21 @@ pub(crate) struct Hypervisor {
 /// When there is no helper, or it failed now or lately; never `NotFound`.
 pub(crate) fn sample() -> io::Result<Hypervisor> {
     let (answer, physical_cpus) = ask(&json!({ "sample": {} }))?;
-    Ok(Hypervisor { physical_cpus, domains: parse_sample(&answer)? })
+    let memory = answer.get("sample").and_then(|sample| sample.get("memory")).cloned().unwrap_or_default();
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, format!("memory that cannot be read: {error}"));
+    let memory = serde_json::from_value(memory).map_err(invalid)?;
+    Ok(Hypervisor { physical_cpus, memory, domains: parse_sample(&answer)? })
+}
+
+/// The memory target of a domain. It waits for xenstore.
+///
+/// # Errors
+/// `NotFound` for a domain that is gone; as [`sample`].
+pub(crate) fn target(uuid: &str) -> io::Result<MemoryTarget> {
+    let (answer, _) = ask(&json!({ "target": { "uuid": uuid } }))?;
+    let target = answer.get("target").cloned().unwrap_or_default();
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, format!("a target that cannot be read: {error}"));
+    serde_json::from_value(target).map_err(invalid)
 }
 
 /// Sets something of a domain; with a number only while it has that one.
@@ -115,6 +182,7 @@ pub(crate) fn set(uuid: &str, id: Option<u32>, setting: Setting) -> io::Result<(
         }
         Setting::Cap(percent) => ("cap_percent", percent.into()),
         Setting::Weight(weight) => ("weight", weight.into()),
+        Setting::MemoryMost(bytes) => ("memory_most_bytes", bytes.into()),
         Setting::Paused(paused) => ("paused", paused.into()),
         Setting::Affinity(lists) => ("affinity", lists.into()),
     };
@@ -164,6 +232,12 @@ pub(crate) fn parse_sample(answer: &Value) -> io::Result<Vec<Domain>> {
 mod tests {
     use super::helper::refused;
     use super::*;
+
+    #[test]
+    fn interfaces_are_of_domains() {
+        let of = ["vif3.0", "vif12.1-emu", "vif3", "vif.0", "vifx.0", "tap3.0"].map(domain_of_interface);
+        assert_eq!(of, [Some(3), Some(12), None, None, None, None]);
+    }
 
     proptest::proptest! {
         #[test]

@@ -119,6 +119,36 @@ impl MemoryBound {
     }
 }
 
+/// The least and the most that one of several parts may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Never less.
+    pub least: Bytes,
+    /// Never more, unless that is less than the least.
+    pub most: Bytes,
+}
+
+/// Shares `all` out: each has its least, and what is left is shared equally between those that may have more.
+#[must_use]
+pub fn share_out(all: Bytes, parts: &[Part]) -> Vec<Bytes> {
+    let mut shares: Vec<u64> = parts.iter().map(|part| part.least.0).collect();
+    let mut left = all.0.saturating_sub(shares.iter().copied().fold(0, u64::saturating_add));
+    // Whoever may have the least more comes first, so that what it cannot take is left for the others.
+    let mut by_room: Vec<(u64, usize)> =
+        parts.iter().enumerate().map(|(index, part)| (part.most.0.saturating_sub(part.least.0), index)).collect();
+    by_room.sort_unstable();
+    let mut waiting = parts.len() as u64;
+    for (room, index) in by_room {
+        let more = room.min(left / waiting.max(1));
+        if let Some(share) = shares.get_mut(index) {
+            *share = share.saturating_add(more);
+        }
+        left -= more;
+        waiting -= 1;
+    }
+    shares.into_iter().map(Bytes).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -158,6 +188,18 @@ mod tests {
         let risen = bound.step(sample(4_000, 100), 0.5);
         assert!(risen.most.0.abs_diff(fallen.most.0 + Bytes::from_mib(TOTAL).0 / 100) <= 1, "{risen:?}");
         assert!(bound.step(sample(700, 100), 0.2).is_short);
+    }
+
+    #[test]
+    fn each_has_its_least_and_what_is_left_is_shared_equally_by_those_with_room() {
+        let part = |least, most| Part { least: Bytes(least), most: Bytes(most) };
+        let of = |all| share_out(Bytes(all), &[part(100, 1_000), part(100, 150), part(50, 20)]);
+        assert_eq!(of(0), [100, 100, 50].map(Bytes), "never less than the least");
+        // 250 are the leasts. Of 50 more the third may have none, so the other two have 25 each.
+        assert_eq!(of(300), [125, 125, 50].map(Bytes));
+        assert_eq!(of(500), [300, 150, 50].map(Bytes));
+        assert_eq!(of(9_000), [1_000, 150, 50].map(Bytes));
+        assert!(share_out(Bytes(5), &[]).is_empty());
     }
 
     #[test]

@@ -6,5 +6,6 @@
 mod guests;
 mod host;
 mod xen;
+mod xen_bounds;
 mod xen_placing;
 mod xen_volunteer;

@@ -21,6 +21,8 @@ use gleaner_types::report::{Absence, AbsenceKind};
 use gleaner_types::units::Fraction;
 use procfs::process::MountInfo;
 
+use super::cgroup::CgroupError;
+use super::disk_threads::{self, DiskThreads};
 use super::managed::{ForeignWrite, Managed};
 use super::restore::foreign_event;
 use crate::facts::DeviceNumber;
@@ -66,6 +68,12 @@ pub(super) enum DiskError {
     /// A ceiling cannot be read or set.
     #[error(transparent)]
     Lever(#[from] LeverError),
+    /// A thread that serves a disk of a Xen domain cannot be moved into its cgroup.
+    #[error("a thread that serves a disk of the volunteer's Xen domains cannot be moved into its cgroup")]
+    Serving(#[source] io::Error),
+    /// Its cgroup cannot be made.
+    #[error(transparent)]
+    Group(#[from] CgroupError),
     /// The system gives no thread.
     #[error("its thread cannot be started")]
     Thread(#[source] io::Error),
@@ -81,6 +89,17 @@ pub(super) fn group_of(dirs: &[PathBuf]) -> Result<(PathBuf, CgroupVersion), Dis
     let v2 = with("io.max").map(|dir| (dir.clone(), CgroupVersion::V2));
     let v1 = || with("blkio.throttle.write_bps_device").map(|dir| (dir.clone(), CgroupVersion::V1));
     v2.or_else(v1).ok_or(DiskError::NoController)
+}
+
+/// The same, and those that are served to Xen domains.
+pub(super) fn disks_and_served(roots: &Roots) -> Result<BTreeSet<DeviceNumber>, DiskError> {
+    let served = disk_threads::served(&roots.sys);
+    let served: BTreeSet<DeviceNumber> =
+        served.iter().filter_map(|disk| whole(&roots.sys, &disk.to_string())).collect();
+    match disks(roots) {
+        Err(DiskError::NoDisk) if !served.is_empty() => Ok(served),
+        found => found.map(|found| found.union(&served).copied().collect()),
+    }
 }
 
 /// The whole disks that have a mounted file system which can be written.
@@ -112,10 +131,23 @@ pub(super) fn levers(
 
 /// What would hold a volunteer's disk traffic on this host, in a sentence. Nothing is changed.
 pub(super) fn foreseen(wanted: bool, roots: &Roots, controller: Option<CgroupVersion>) -> String {
+    foreseen_on(wanted, controller, || disks(roots))
+}
+
+/// The same for a volunteer of Xen domains.
+pub(super) fn foreseen_on_domains(wanted: bool, roots: &Roots, controller: Option<CgroupVersion>) -> String {
+    foreseen_on(wanted, controller, || disks_and_served(roots))
+}
+
+fn foreseen_on(
+    wanted: bool,
+    controller: Option<CgroupVersion>,
+    disks: impl FnOnce() -> Result<BTreeSet<DeviceNumber>, DiskError>,
+) -> String {
     let found = match (wanted, controller) {
         (false, _) => Err(DiskError::Off),
         (true, None) => Err(DiskError::NoController),
-        (true, Some(version)) => disks(roots).map(|disks| (version, disks)),
+        (true, Some(version)) => disks().map(|disks| (version, disks)),
     };
     match found {
         Ok((version, disks)) => {
@@ -163,9 +195,10 @@ impl DiskBound {
         roots: &Roots,
         levers: Vec<Managed>,
         pressure: Option<PathBuf>,
+        threads: Option<DiskThreads>,
         is_active: impl Fn() -> bool + Send + 'static,
     ) -> Result<Self, DiskError> {
-        let mut holder = Holder::new(roots, levers, pressure);
+        let mut holder = Holder { threads, ..Holder::new(roots, levers, pressure) };
         let met = holder.rest()?;
         let shared = Arc::<Shared>::default();
         shared.lock().events.extend(met.iter().map(foreign_event));
@@ -197,7 +230,8 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
     let mut failing = false;
     loop {
         let active = is_active();
-        let outcome = if active { holder.step(Instant::now()) } else { holder.rest() };
+        let outcome = holder.follow(Instant::now());
+        let outcome = outcome.and_then(|()| if active { holder.step(Instant::now()) } else { holder.rest() });
         // What cannot be set now is tried again at the next step.
         let outcome = outcome.inspect_err(|_| drop(holder.rest()));
         let mut inner = shared.lock();
@@ -251,6 +285,8 @@ struct Holder {
     pressures: Option<[PathBuf; 2]>,
     waited: Option<(Instant, [u64; 2])>,
     disks: Vec<Disk>,
+    /// What serves the disks of Xen domains.
+    threads: Option<DiskThreads>,
 }
 
 impl Holder {
@@ -264,7 +300,13 @@ impl Holder {
             pressures: pressure.map(|own| [roots.proc.join("pressure/io"), own]),
             waited: None,
             disks: levers.into_iter().filter_map(disk).collect(),
+            threads: None,
         }
+    }
+
+    /// Threads that serve the disks of Xen domains come with them.
+    fn follow(&mut self, now: Instant) -> Result<(), DiskError> {
+        self.threads.as_mut().map_or(Ok(()), |threads| threads.follow(now)).map_err(DiskError::Serving)
     }
 
     /// The volunteer does not run, or is not measured: the least ceilings, and the law begins anew.

@@ -10,6 +10,7 @@ use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 
 use super::cgroup;
+use super::disk_threads;
 use super::execute::execute;
 use super::ledger::{Ledger, LedgerError, Record};
 use super::managed::ForeignWrite;
@@ -264,6 +265,7 @@ fn remove_groups(mut created: Vec<PathBuf>, volunteer: &[PathBuf], report: &mut 
                 .unwrap_or_default();
     };
     created.reverse();
+    created.iter().for_each(|dir| disk_threads::give_back(Path::new("/proc"), dir));
     created.retain(|dir| match cgroup::remove(dir, &mut evict) {
         Ok(removed) => {
             report.groups_removed += u32::from(removed);

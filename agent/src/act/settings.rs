@@ -9,7 +9,7 @@ use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::{Quota, Weight};
-use gleaner_types::units::{BytesPerSec, CoreShare};
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare};
 
 use super::volunteer::cache::CacheChoice;
 use crate::guard::DiskWatchSettings;
@@ -131,6 +131,8 @@ pub struct ActSettings {
     pub volunteer_name: String,
     /// Names or UUIDs of the Xen domains that are the volunteer, where it is such.
     pub volunteer_domains: Vec<String>,
+    /// The least memory that each of those is shrunk to; `None` is what it was found with.
+    pub volunteer_memory_least: Option<Bytes>,
     /// The program that is the volunteer; `None` where others start processes in it.
     pub volunteer_program: Option<VolunteerProgram>,
     /// Time from stopping the volunteer to killing what is still in it.
@@ -190,6 +192,7 @@ impl ActSettings {
             volunteer_cgroup: "gleaner/volunteer".to_owned(),
             volunteer_name: String::new(),
             volunteer_domains: Vec::new(),
+            volunteer_memory_least: None,
             volunteer_program: None,
             kill_after: Duration::from_secs(10),
             required: Vec::new(),

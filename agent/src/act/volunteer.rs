@@ -10,10 +10,12 @@ pub(crate) mod bounds;
 pub(crate) mod cache;
 pub(crate) mod cgroup;
 pub(super) mod command;
-mod disk_weight;
+pub(super) mod disk_weight;
+pub(crate) mod domain_memory;
 mod domains;
 mod ender;
 mod error;
+pub(crate) mod found;
 pub(crate) mod groups;
 mod hold;
 mod idle_class;
@@ -33,10 +35,12 @@ use self::bounds::MemoryLevers;
 use self::cache::CacheGroup;
 use self::cgroup::{CgroupVolunteer, OpenError};
 use self::disk_weight::NoDiskWeight;
+use self::domain_memory::DomainMemory;
 use self::domains::DomainVolunteer;
 pub(crate) use self::ender::Ender;
 pub(crate) use self::error::SpareError;
 pub use self::error::VolunteerError;
+use self::found::FoundLevers;
 use self::groups::ProcessGroups;
 use self::idle_class::{IdlePath, NotYielding, groups_yield};
 pub use self::usage::VolunteerUsage;
@@ -54,8 +58,21 @@ use crate::xen::Hypervisor;
 /// 1 ms in the volunteer's period of 20 ms.
 pub(crate) const LEAST_CEILING_PERCENT: f64 = 5.0;
 
+/// Disks of the volunteer's domains that cannot be held.
+const NOT_SERVED: &str = "disks of the volunteer's domains that no kernel thread of the control domain serves (those of qdisk, or of \
+                          another domain) have no ceiling";
+
 /// How long it is believed that the volunteer is in the idle class, or not. (Chosen.)
 const CLASS_HOLDS: Duration = Duration::from_secs(1);
+
+/// What keeps the volunteer's memory within its bound.
+#[derive(Debug)]
+pub(crate) enum MemoryHold {
+    /// The levers of its cgroup.
+    Cgroup(Box<MemoryLevers>),
+    /// Targets of its Xen domains.
+    Domains(DomainMemory),
+}
 
 /// How a volunteer is contained.
 #[derive(Debug)]
@@ -124,7 +141,14 @@ fn foresee_adopted(found: &Adopted, hierarchies: &Hierarchies) -> Result<(), Not
 #[must_use]
 pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String> {
     if settings.volunteer == VolunteerChoice::Domain {
-        return vec![domains::foreseen(&settings.volunteer_domains, &foreseen_law(settings, hierarchies))];
+        let controller = hierarchies.of("blkio").or_else(|| hierarchies.of("io"));
+        let controller = controller.map(|(_, unified)| if unified { CgroupVersion::V2 } else { CgroupVersion::V1 });
+        return vec![
+            domains::foreseen(&settings.volunteer_domains, &foreseen_law(settings, hierarchies)),
+            "the volunteer's memory is bounded, by its domains' targets and the hypervisor".to_owned(),
+            super::disks::foreseen_on_domains(settings.disk_ceiling, &settings.roots, controller),
+            NOT_SERVED.to_owned(),
+        ];
     }
     let mut sentences = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
     match settings.volunteer {
@@ -228,7 +252,8 @@ impl Volunteer {
                 Self::adopt(found, VolunteerKind::Unit { name: name.clone() }, settings, hierarchies, ledger)
             }
             VolunteerChoice::Domain => {
-                let volunteer = DomainVolunteer::open(&settings.volunteer_domains, ledger)?;
+                let volunteer =
+                    DomainVolunteer::open(&settings.volunteer_domains, settings.volunteer_memory_least, ledger)?;
                 Ok(Self::of_domains(volunteer, settings, hierarchies))
             }
             choice => match CgroupVolunteer::open(settings, hierarchies, ledger) {
@@ -294,7 +319,7 @@ impl Volunteer {
             format!("the guard's law is {}", law_in_words(&yields)),
             "the volunteer is Xen domains that others start: they are paused when they should end, never ended"
                 .to_owned(),
-            "what the volunteer's domains read and write on disks is not bounded".to_owned(),
+            NOT_SERVED.to_owned(),
         ];
         let lacking = volunteer.lacking();
         weaknesses.extend(
@@ -307,7 +332,7 @@ impl Volunteer {
             weaknesses,
             hierarchies: hierarchies.clone(),
             class: Class { yields, checked: None, of: Vec::new() },
-            // A domain has no more memory than it was given, and its processes are its own kernel's.
+            // Its memory is bounded by the hypervisor, and its processes are its own kernel's.
             unbounded: Vec::new(),
             cache: None,
         }
@@ -530,10 +555,21 @@ impl Volunteer {
     }
 
     /// The levers on its memory, for the thread that keeps the memory bound; `None` after the first call.
-    pub(crate) fn take_memory(&mut self) -> Option<MemoryLevers> {
+    pub(crate) fn take_memory(&mut self) -> Option<MemoryHold> {
         match &mut self.containment {
-            Containment::Cgroup(volunteer) => volunteer.take_memory(),
-            Containment::ProcessGroups(_) | Containment::Domains(_) => None,
+            Containment::Cgroup(volunteer) => {
+                volunteer.take_memory().map(|levers| MemoryHold::Cgroup(Box::new(levers)))
+            }
+            Containment::Domains(volunteer) => volunteer.take_memory().map(MemoryHold::Domains),
+            Containment::ProcessGroups(_) => None,
+        }
+    }
+
+    /// Where the thread that holds its network traffic tells of levers, for the ledger; `None` where it is no Xen domains.
+    pub(crate) fn found_links(&self) -> Option<FoundLevers> {
+        match &self.containment {
+            Containment::Domains(volunteer) => Some(volunteer.found_links()),
+            _ => None,
         }
     }
 

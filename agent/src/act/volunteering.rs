@@ -1,10 +1,12 @@
 //! Sets up the volunteer and what bounds it beside the guard. In: the settings, the host's hierarchies. Out: the actor's
 //! guard, network and disk bounds, and its program; or why there is none, as a weakness. Called by the actor when it opens.
 
-use gleaner_types::command::Target;
+use gleaner_types::command::{Target, Weight};
 use gleaner_types::error::chain;
 use gleaner_types::report::{Levers, VolunteerState};
 
+use super::cgroup;
+use super::disk_threads::DiskThreads;
 use super::disks::{self, DiskBound, DiskError};
 use super::ledger::{LedgerError, Record};
 use super::managed::Managed;
@@ -12,11 +14,13 @@ use super::restore;
 use super::settings::{Bound, VolunteerChoice};
 use super::volunteer::Volunteer;
 use super::volunteer::command::{self, VolunteerCommand};
+use super::volunteer::disk_weight::WEIGHTS;
 use super::{ActError, Actor};
 use crate::guard::{Guard, Meter, MeterPaths, VolunteerClock};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::launch::shell;
 use crate::launch::tmp::Tmp;
+use crate::levers::AnyLever;
 use crate::network_bound::{self, NetworkBound};
 use crate::xen::is_control_domain;
 
@@ -44,7 +48,7 @@ impl Actor {
                     false => Guard::start(settings, volunteer, meter).map_err(ActError::Thread)?,
                 });
                 self.hold_network(hierarchies);
-                self.hold_disks()?;
+                self.hold_disks(hierarchies)?;
                 self.open_command();
             }
             Err(error) => {
@@ -79,8 +83,13 @@ impl Actor {
         }
         let is_active = move || guard.status().state != VolunteerState::Latent;
         let sys = &self.settings.roots.sys;
-        let held = network_bound::cgroup_of(&self.levers.volunteer, &self.volunteer_dirs, hierarchies)
-            .and_then(|cgroup| NetworkBound::start(sys, &self.settings.links, cgroup, is_active));
+        let links = &self.settings.links;
+        let of_domains = self.guard.as_ref().and_then(|guard| guard.with_volunteer(|own| own.found_links()).flatten());
+        let held = match of_domains {
+            Some(found) => NetworkBound::start_on_domains(sys, links, found, is_active),
+            None => network_bound::cgroup_of(&self.levers.volunteer, &self.volunteer_dirs, hierarchies)
+                .and_then(|cgroup| NetworkBound::start(sys, links, cgroup, is_active)),
+        };
         match held {
             Ok(network) => self.network = Some(network),
             Err(error) => {
@@ -92,20 +101,58 @@ impl Actor {
         }
     }
 
+    /// Makes the cgroup for what serves the disks of the volunteer's Xen domains, with the least weight, and finds the levers of
+    /// its ceiling.
+    #[expect(clippy::type_complexity, reason = "as its only caller takes it apart")]
+    fn group_of_domains(
+        &mut self,
+        hierarchies: &Hierarchies,
+    ) -> Result<Result<(Vec<Managed>, CgroupVersion, Option<DiskThreads>), DiskError>, LedgerError> {
+        let Some((mount, unified)) = hierarchies.of("blkio").or_else(|| hierarchies.of("io")) else {
+            return Ok(Err(DiskError::NoController));
+        };
+        let version = if unified { CgroupVersion::V2 } else { CgroupVersion::V1 };
+        let group = DiskThreads::group_on(mount);
+        self.ledger.update(|contents| {
+            contents.created.retain(|have| *have != group);
+            contents.created.push(group.clone());
+        })?;
+        let roots = &self.settings.roots;
+        let levers = cgroup::create(&group).map_err(DiskError::from).and_then(|_| {
+            disks::group_of(std::slice::from_ref(&group))?;
+            disks::levers(&group, version, &disks::disks_and_served(roots)?)
+        });
+        let levers = match levers {
+            Ok(levers) => levers,
+            Err(error) => return Ok(Err(error)),
+        };
+        for kind in WEIGHTS {
+            let lever = AnyLever::new(&group, version, kind);
+            // The group is Gleaner's as a whole, and the least weight does no harm in the one that does not count.
+            if lever.exists()
+                && let Err(error) = lever.set(lever.weight(Weight::LEAST))
+            {
+                tracing::warn!(error = chain(&error), "the volunteer's domains have no least weight on the disks");
+            }
+        }
+        Ok(Ok((levers, version, Some(DiskThreads::new(&roots.proc, group)))))
+    }
+
     /// Puts a ceiling on the volunteer's disk traffic, or says why it has none.
-    fn hold_disks(&mut self) -> Result<(), LedgerError> {
+    fn hold_disks(&mut self, hierarchies: &Hierarchies) -> Result<(), LedgerError> {
         let Some(guard) = self.guard_view() else { return Ok(()) };
         let is_active = move || guard.status().state != VolunteerState::Latent;
         let found = match self.settings.disk_ceiling && !self.settings.guard_by_hand {
             false => Err(DiskError::Off),
+            true if self.volunteer_domains.is_some() => self.group_of_domains(hierarchies)?,
             true => disks::group_of(&self.volunteer_dirs).and_then(|(dir, version)| {
                 let disks = disks::disks(&self.settings.roots)?;
-                Ok((disks::levers(&dir, version, &disks)?, version))
+                Ok((disks::levers(&dir, version, &disks)?, version, None))
             }),
         };
         let held = match found {
             Err(error) => Err(error),
-            Ok((levers, version)) => {
+            Ok((levers, version, threads)) => {
                 // Every value counts as Gleaner's: they change several times a second.
                 let record = |Managed { lever, original, .. }: Managed| Record {
                     target: Target::Volunteer,
@@ -120,7 +167,7 @@ impl Actor {
                                     version 1 of cgroups does not see buffered ones";
                     self.levers.weaknesses.push(weakness.to_owned());
                 }
-                DiskBound::start(&self.settings.roots, levers, pressure, is_active)
+                DiskBound::start(&self.settings.roots, levers, pressure, threads, is_active)
             }
         };
         match held {

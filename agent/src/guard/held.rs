@@ -11,6 +11,7 @@ use gleaner_types::report::{Absence, AbsenceKind, Reason};
 
 use super::exit_window::ExitWindow;
 use super::memory::MemoryError;
+use crate::act::volunteer::domain_memory::GivingBack;
 
 /// A step of the disks that takes so long has met a file system that does not answer. (Chosen.)
 const SILENT: Duration = Duration::from_secs(10);
@@ -30,6 +31,10 @@ pub(super) struct Held {
     pub(super) ending: Option<Instant>,
     /// When what was killed may die, although a disk is short.
     exit_window: ExitWindow,
+    /// Xen domains of the volunteer run, whatever holds it, because they have memory to give back.
+    gives_back: bool,
+    /// Why they do not, where that was told.
+    refuses: bool,
     /// When the step of the disks began that is under way.
     pub(super) disk_step_since: Option<Instant>,
 }
@@ -79,6 +84,27 @@ impl Held {
         self.end_reported = self.end_reported && short.is_some();
         self.memory = short;
         event
+    }
+
+    /// Xen domains run to give memory back.
+    pub(super) const fn gives_back(&self) -> bool {
+        self.gives_back
+    }
+
+    /// Takes whether the volunteer's Xen domains give back what they should. Returns the event where that changes whether they
+    /// refuse to.
+    pub(super) fn take_giving_back(&mut self, giving_back: &GivingBack) -> Option<Event> {
+        self.gives_back = giving_back.waits;
+        let refused = giving_back.refused.as_deref();
+        if std::mem::replace(&mut self.refuses, refused.is_some()) == refused.is_some() {
+            return None;
+        }
+        match refused {
+            Some(why) => tracing::warn!(why, "the volunteer's memory is not as it should be"),
+            None => tracing::info!("the volunteer's memory is as it should be again"),
+        }
+        let absent = refused.map(|why| Absence::described(AbsenceKind::Vanished, why));
+        Some(Event::SensorChanged { sensor: "memory of the volunteer's domains".to_owned(), absent })
     }
 
     /// It must end now.
@@ -166,5 +192,18 @@ mod tests {
         held.was_killed();
         held.take_disks(None);
         assert!(!held.let_die(start + WINDOW + PAUSE), "it is no longer held for a disk");
+    }
+    #[test]
+    fn that_domains_keep_their_memory_is_told_once_and_when_it_is_over() {
+        let mut held = Held::default();
+        let of = |waits, refused: Option<&str>| GivingBack { waits, refused: refused.map(str::to_owned) };
+        assert!(held.take_giving_back(&of(true, None)).is_none() && held.gives_back());
+        let told = held.take_giving_back(&of(false, Some("it keeps 5 GiB"))).unwrap();
+        let Event::SensorChanged { absent: Some(absent), .. } = told else { panic!("{told:?}") };
+        assert!(absent.detail().contains("it keeps 5 GiB") && !held.gives_back());
+        assert!(held.take_giving_back(&of(false, Some("it keeps 4 GiB"))).is_none());
+        let over = held.take_giving_back(&of(false, None)).unwrap();
+        assert!(matches!(over, Event::SensorChanged { absent: None, .. }));
+        assert!(held.reason().is_none(), "it is not held for that: paused it could give nothing back");
     }
 }

@@ -18,6 +18,7 @@ use super::meter::Meter;
 use super::points::{Forcing, Points};
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::foreign_event;
+use crate::act::volunteer::domain_memory::GivingBack;
 use crate::act::volunteer::{Ender, SpareError, Volunteer, VolunteerError};
 use crate::act::within;
 
@@ -26,6 +27,8 @@ const EVENT_PAUSE: Duration = Duration::from_secs(1);
 /// Least shrink that is counted and told as an event, in percent of a core. A smaller one is carried out too, but is
 /// noise of the measurement. (Chosen.)
 const SHRINK_COUNTED_PERCENT: f64 = 5.0;
+/// Ceiling of a volunteer that runs only to give memory back, in percent of a core. (Chosen: a balloon of Linux takes less.)
+const GIVE_BACK_PERCENT: f64 = 20.0;
 /// Most events kept for a caller that does not fetch them; each is rare.
 const EVENTS: usize = 64;
 
@@ -263,6 +266,10 @@ impl Inner {
         let frozen =
             (held && !dies) || self.cap.is_none() || self.law.frozen() || limit == Quota::AtMost(CoreShare::ZERO);
         let limit = if dies { Quota::AtMost(CoreShare::ZERO) } else { limit };
+        // What Xen domains have to give back they give only while they run.
+        let gives_back = frozen && self.held.gives_back() && self.failure.is_none();
+        let (frozen, limit) =
+            if gives_back { (false, Quota::AtMost(CoreShare::clamped(GIVE_BACK_PERCENT))) } else { (frozen, limit) };
         self.points.force(!frozen);
         let Some(volunteer) = &mut self.volunteer else { return Ok(()) };
         let met = volunteer.enforce(limit, frozen, now)?;
@@ -366,8 +373,9 @@ impl Inner {
     /// What a step of the memory bound brings: the volunteer has to end, is kept frozen, or may run again. A caller
     /// that gets an [`Ender`] uses it, and then calls [`Inner::was_ended`].
     pub(super) fn take_memory(&mut self, step: Result<MemoryStep, MemoryError>) -> Option<Ender> {
-        let found = step.map(|MemoryStep { verdict, sample, met }| {
+        let found = step.map(|MemoryStep { verdict, sample, met, giving_back }| {
             self.tell_foreign(&met);
+            self.take_giving_back(&giving_back.unwrap_or_default());
             (verdict, sample)
         });
         let ends = found.is_ok();
@@ -376,6 +384,16 @@ impl Inner {
         let ender = self.volunteer.as_ref().filter(|_| ends && self.held.must_end()).map(Volunteer::ender);
         self.held.ending = ender.as_ref().map(|_| Instant::now());
         ender
+    }
+
+    /// Nobody but this looks after a latent volunteer that runs to give memory back.
+    fn take_giving_back(&mut self, giving_back: &GivingBack) {
+        let gave = self.held.gives_back();
+        let event = self.held.take_giving_back(giving_back);
+        event.into_iter().for_each(|event| self.tell(event));
+        if gave || self.held.gives_back() {
+            self.enforce_or_warn();
+        }
     }
 
     /// The attempt to end the volunteer is over. It stays frozen, or follows what was commanded meanwhile.

@@ -20,9 +20,10 @@ use gleaner_types::units::Bytes;
 
 use crate::act::cgroup;
 use crate::act::managed::ForeignWrite;
-use crate::act::volunteer::Volunteer;
-use crate::act::volunteer::bounds::{MemoryLevers, care_for};
+use crate::act::volunteer::bounds::care_for;
 use crate::act::volunteer::cache::CacheGroup;
+use crate::act::volunteer::domain_memory::{DomainMemoryStep, GivingBack};
+use crate::act::volunteer::{MemoryHold, Volunteer};
 use crate::levers::LeverError;
 use crate::sense::machine::{Memory, parse_meminfo};
 
@@ -30,6 +31,8 @@ use crate::sense::machine::{Memory, parse_meminfo};
 pub(super) const PERIOD: Duration = Duration::from_millis(200);
 /// The same while memory is short.
 pub(super) const PERIOD_SHORT: Duration = Duration::from_millis(50);
+/// The same of Xen domains that do not run and have no memory to give back: they cannot take any.
+const PERIOD_LATENT: Duration = Duration::from_secs(1);
 /// A latent volunteer with less than this needs no steps.
 const NOTHING: Bytes = Bytes::from_mib(1);
 
@@ -47,6 +50,9 @@ pub(super) enum MemoryError {
     /// What is available on the host makes no sense; the text is the reading's.
     #[error("{0}")]
     Malformed(String),
+    /// What the hypervisor has cannot be read.
+    #[error("the hypervisor's memory")]
+    Hypervisor(#[source] io::Error),
     /// What the volunteer uses cannot be read.
     #[error("the volunteer's memory cannot be read")]
     Volunteer(#[source] io::Error),
@@ -61,6 +67,8 @@ pub(super) struct MemoryStep {
     pub(super) verdict: MemoryVerdict,
     pub(super) sample: MemorySample,
     pub(super) met: Vec<ForeignWrite>,
+    /// Of Xen domains.
+    pub(super) giving_back: Option<GivingBack>,
 }
 
 impl MemoryStep {
@@ -68,6 +76,8 @@ impl MemoryStep {
     pub(super) fn pause(outcome: &Result<Self, MemoryError>, active: bool) -> Option<Duration> {
         match outcome {
             Ok(Self { verdict, .. }) if verdict.held => Some(PERIOD_SHORT),
+            Ok(Self { giving_back: Some(giving_back), .. }) if giving_back.waits => Some(PERIOD_SHORT),
+            Ok(Self { giving_back: Some(_), .. }) if !active => Some(PERIOD_LATENT),
             Ok(Self { sample, .. }) if !active && sample.used < NOTHING => None,
             Ok(Self { verdict, .. }) if verdict.is_short => Some(PERIOD_SHORT),
             _ => Some(PERIOD),
@@ -78,7 +88,7 @@ impl MemoryStep {
 /// What keeps the bound.
 #[derive(Debug)]
 pub(super) struct MemoryWatch {
-    levers: Option<MemoryLevers>,
+    hold: Option<MemoryHold>,
     law: MemoryBound,
     meminfo: PathBuf,
     cache: Option<CacheGroup>,
@@ -93,7 +103,7 @@ pub(super) struct MemoryWatch {
 impl MemoryWatch {
     pub(super) fn new(settings: MemoryBoundSettings, meminfo: PathBuf, volunteer: &mut Volunteer) -> Self {
         Self {
-            levers: volunteer.take_memory(),
+            hold: volunteer.take_memory(),
             law: MemoryBound::new(settings),
             meminfo,
             cache: volunteer.take_cache(),
@@ -104,26 +114,35 @@ impl MemoryWatch {
         }
     }
 
-    /// One step: reads, decides, sets.
+    /// One step: reads, decides, sets. `active`: the volunteer may run.
     ///
     /// # Errors
     /// [`MemoryError`].
-    pub(super) fn step(&mut self, now: Instant) -> Result<MemoryStep, MemoryError> {
+    pub(super) fn step(&mut self, active: bool, now: Instant) -> Result<MemoryStep, MemoryError> {
+        let interval = self.last_step.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
+        if let Some(MemoryHold::Domains(domains)) = &mut self.hold {
+            let step = domains.step(&mut self.law, active, interval.as_secs_f64(), now);
+            let DomainMemoryStep { verdict, sample, met, giving_back } = step.map_err(MemoryError::Hypervisor)?;
+            return Ok(MemoryStep { verdict, sample, met, giving_back: Some(giving_back) });
+        }
         let text =
             std::fs::read(&self.meminfo).map_err(|source| MemoryError::Host { file: self.meminfo.clone(), source })?;
         let Memory { total, available } =
             parse_meminfo(&text).map_err(|absence| MemoryError::Malformed(absence.detail().into_owned()))?;
-        let used = self.levers.as_ref().map_or(Ok(Bytes(0)), MemoryLevers::used);
+        let levers = match &mut self.hold {
+            Some(MemoryHold::Cgroup(levers)) => Some(levers),
+            _ => None,
+        };
+        let used = levers.as_ref().map_or(Ok(Bytes(0)), |levers| levers.used());
         let used = used.map_err(MemoryError::Volunteer)?;
         let sample = MemorySample { total, available, used };
-        let interval = self.last_step.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
         let verdict = self.law.step(sample, interval.as_secs_f64());
-        let met = match &mut self.levers {
+        let met = match levers {
             // One that has to end keeps its bound: lowered further it would only be killed piece by piece.
             Some(levers) if !verdict.held => levers.set(verdict)?,
             _ => Vec::new(),
         };
-        Ok(MemoryStep { verdict, sample, met })
+        Ok(MemoryStep { verdict, sample, met, giving_back: None })
     }
 
     /// Looks after the processes that have entered since the last time. Once the cache's group has refused a process,
@@ -160,7 +179,7 @@ mod tests {
         fs::write(dir.path().join("cgroup.procs"), format!("{}\n", child.id())).unwrap();
         let tasks = dir.path().join("tasks");
         let mut watch = MemoryWatch {
-            levers: None,
+            hold: None,
             law: MemoryBound::new(MemoryBoundSettings::default()),
             meminfo: PathBuf::from("/proc/meminfo"),
             cache: Some(CacheGroup::with(tasks.clone())),

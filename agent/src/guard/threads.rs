@@ -66,11 +66,15 @@ pub(super) fn watch(shared: &Shared, mut watch: Watch, period: Duration) {
 /// can take long.
 pub(super) fn watch_memory(shared: &Shared, mut watch: MemoryWatch) {
     loop {
-        if shared.lock().quit {
-            return;
-        }
+        let active = {
+            let inner = shared.lock();
+            if inner.quit {
+                return;
+            }
+            inner.cap.is_some()
+        };
         watch.care();
-        let step = watch.step(Instant::now());
+        let step = watch.step(active, Instant::now());
         let mut inner = shared.lock();
         let pause = MemoryStep::pause(&step, inner.cap.is_some());
         let found = step.as_ref().ok().map(|step| (step.verdict, step.sample));

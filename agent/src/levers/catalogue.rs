@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::affinity::AffinityLever;
 use super::cgroup::{CgroupFile, CgroupLever};
 use super::domain::DomainLever;
+use super::domain_most::DomainMostLever;
 use super::error::LeverError;
 use super::in_force::InForce;
 use super::ioband::IobandLever;
@@ -109,6 +110,8 @@ catalogue! {
     Process(ProcessLever),
     /// The volunteer's part of the cache and of the memory bandwidth.
     Resctrl(ResctrlLever),
+    /// The hypervisor's bound on the memory of a Xen domain.
+    DomainMost(DomainMostLever),
 }
 
 impl AnyLever {

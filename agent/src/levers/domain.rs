@@ -14,7 +14,7 @@ use super::role::{Kind, Role};
 use super::scale::Scale;
 use super::value::LeverValue;
 use crate::facts::WorkloadFacts;
-use crate::xen::{self, Domain, DomainState, Setting};
+use crate::xen::{self, DomainState, MemoryTarget, Setting};
 
 /// Caps are in percent of one CPU: as time per period that is 1 ms of 100 ms each.
 pub(crate) const PERIOD_US: u64 = 100_000;
@@ -66,9 +66,8 @@ impl DomainLever {
         if self.kind != DomainKind::Memory {
             return self.of(&xen::state(&self.uuid)?);
         }
-        let domains = xen::sample()?.domains;
-        let is_it = |domain: &&Domain| domain.uuid == self.uuid && self.is_of(domain.id);
-        domains.iter().find(is_it).map(target).ok_or_else(missing)
+        let found = xen::target(&self.uuid)?;
+        if self.is_of(found.id) { Ok(target(&found)) } else { Err(missing()) }
     }
 
     fn is_of(&self, id: u32) -> bool {
@@ -99,7 +98,7 @@ fn missing() -> io::Error {
 }
 
 /// The memory that a domain should come to; what it has, until a target is set.
-fn target(domain: &Domain) -> LeverValue {
+fn target(domain: &MemoryTarget) -> LeverValue {
     LeverValue::Memory(Some(domain.memory_target_bytes.unwrap_or(domain.memory_bytes)))
 }
 
@@ -212,31 +211,14 @@ impl Lever for DomainLever {
 mod tests {
     use super::*;
 
-    fn domain() -> Domain {
-        Domain {
-            id: 1,
-            uuid: "u".into(),
-            name: "one".into(),
-            control: false,
-            cpu_ns: 0,
-            memory_bytes: 8 << 20,
-            memory_most_bytes: 8 << 20,
-            memory_target_bytes: None,
-            paused: true,
-            cap_percent: Some(0),
-            weight: None,
-            disk: None,
-            network: None,
-        }
-    }
-
     fn lever(kind: DomainKind) -> DomainLever {
         DomainLever { uuid: "u".into(), id: None, kind }
     }
 
     fn state(cap_percent: &str) -> DomainState {
-        let text =
-            format!(r#"{{"id":1,"vcpus":1,"paused":true,"cap_percent":{cap_percent},"weight":null,"lapses":0}}"#);
+        let text = format!(
+            r#"{{"id":1,"vcpus":1,"paused":true,"cap_percent":{cap_percent},"weight":null,"memory_most_bytes":9437184,"lapses":0}}"#
+        );
         serde_json::from_str(&text).unwrap()
     }
 
@@ -270,8 +252,9 @@ mod tests {
 
     #[test]
     fn memory_is_what_it_has_until_a_target_is_set() {
-        assert_eq!(target(&domain()), LeverValue::Memory(Some(8 << 20)));
-        let asked = Domain { memory_target_bytes: Some(4 << 20), ..domain() };
+        let found = MemoryTarget { id: 1, memory_bytes: 8 << 20, memory_target_bytes: None, static_most_bytes: None };
+        assert_eq!(target(&found), LeverValue::Memory(Some(8 << 20)));
+        let asked = MemoryTarget { memory_target_bytes: Some(4 << 20), ..found };
         assert_eq!(target(&asked), LeverValue::Memory(Some(4 << 20)));
     }
 }

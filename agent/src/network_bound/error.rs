@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use gleaner_types::report::Absence;
 
 use crate::bpf::BpfError;
+use crate::levers::LeverError;
 
 /// It cannot be found out which links the volunteer shares with the foreground.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +64,12 @@ pub(crate) enum NetworkBoundError {
     /// The links cannot be found out or measured.
     #[error(transparent)]
     Links(#[from] LinkError),
+    /// The kernel has no queues that hold traffic.
+    #[error("no queue can be put on a network interface")]
+    Queues(#[source] io::Error),
+    /// The queue of a domain's interface cannot be set.
+    #[error(transparent)]
+    Lever(#[from] LeverError),
     /// The programs cannot be loaded, attached, set or read.
     #[error(transparent)]
     Bpf(#[from] BpfError),

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use gleaner_types::report::{Absence, AbsenceKind, Reading, Reason};
 use gleaner_types::units::Bytes;
 
-use super::machine::CpuTimes;
+use super::machine::{CpuTimes, Memory};
 use super::rates::RawWorkload;
 use crate::process::gone;
-use crate::xen::{Domain, Hypervisor};
+use crate::xen::{Domain, HostMemory, Hypervisor};
 
 /// Domains from sample to sample.
 #[derive(Debug, Default)]
@@ -17,6 +17,7 @@ pub(super) struct DomainReader {
     domains: BTreeMap<String, Domain>,
     /// CPU of all domains since the first sample; what a domain used still counts when it is gone.
     busy_ns: u64,
+    memory: HostMemory,
     failure: Option<Absence>,
     sampled: bool,
     /// Those that are the volunteer, by UUID.
@@ -63,9 +64,22 @@ impl DomainReader {
             self.busy_ns = self.busy_ns.saturating_add(domain.cpu_ns.saturating_sub(before));
         }
         self.domains = hypervisor.domains.into_iter().map(|domain| (domain.uuid.clone(), domain)).collect();
+        self.memory = hypervisor.memory;
         self.failure = None;
         self.sampled = true;
         Ok(CpuTimes { busy_ns: self.busy_ns, steal_ns: 0, cpus: hypervisor.physical_cpus })
+    }
+
+    /// The machine's memory: the hypervisor's, of which the control domain has only its part. What its domains may still take
+    /// is not available.
+    pub(super) fn memory(&self) -> Reading<Memory> {
+        match &self.failure {
+            Some(failure) => Reading::Absent(failure.clone()),
+            None => Reading::Value(Memory {
+                total: Bytes(self.memory.total_bytes),
+                available: Bytes(self.memory.available_bytes()),
+            }),
+        }
     }
 
     /// Domains that may be workloads: all but the control domain and the volunteer.
@@ -150,13 +164,15 @@ mod tests {
     fn the_machines_cpu_is_the_sum_over_domains_that_come_and_go() {
         let mut reader = DomainReader::default();
         let mut take = |domains: &[Domain]| {
-            let reading = Hypervisor { physical_cpus: 4, domains: domains.to_vec() };
+            let memory = HostMemory { total_bytes: 100, free_bytes: 30, wanted_bytes: 10 };
+            let reading = Hypervisor { physical_cpus: 4, memory, domains: domains.to_vec() };
             reader.take(Ok(reading)).unwrap()
         };
         assert_eq!(take(&[domain("dom0", true, 100), domain("a", false, 50)]).busy_ns, 0);
         assert_eq!(take(&[domain("dom0", true, 110), domain("a", false, 70)]).busy_ns, 30);
         let times = take(&[domain("dom0", true, 115), domain("b", false, 5)]);
         assert_eq!((times.busy_ns, times.cpus), (40, 4));
+        assert_eq!(reader.memory(), Reading::Value(Memory { total: Bytes(100), available: Bytes(20) }));
         assert_eq!(reader.guests().map(|domain| domain.name.as_str()).collect::<Vec<_>>(), ["b"]);
         assert_eq!(reader.read("b").cpu_ns, Reading::Value(5));
         assert_eq!(reader.read("a").cpu_ns.value(), None, "gone");
@@ -168,6 +184,7 @@ mod tests {
         assert_eq!(reader.volunteer().0.value(), None);
         let failed = reader.take(Err(std::io::ErrorKind::TimedOut.into())).unwrap_err();
         assert!(failed.detail().contains("cannot be asked"));
+        assert_eq!(reader.memory(), Reading::Absent(failed.clone()));
         assert_eq!(reader.read("b").cpu_ns, Reading::Absent(failed));
     }
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::MemoryNow;
 use super::helper::{self, Helper, PROGRAM, not_of_a_domain, refusal, refused};
 
 /// How long the helper lets the volunteer run without a look, in ms. (Chosen: twenty looks.)
@@ -23,6 +24,7 @@ const REST: Duration = Duration::from_secs(1);
 /// One that fails so soon after another is not replaced at once: longer than a start and a question may take. (Chosen.)
 const RELAPSE: Duration = Duration::from_secs(5);
 const LOOK: &[u8] = b"{\"look\":{}}\n";
+const MEMORY: &[u8] = b"{\"memory\":{}}\n";
 
 static GUARDING: Mutex<Guarding> = Mutex::new(Guarding::new());
 
@@ -36,6 +38,8 @@ pub(crate) struct DomainState {
     /// Ceiling in percent of one CPU, 0 is none; `None` where the scheduler has no ceilings.
     pub(crate) cap_percent: Option<u32>,
     pub(crate) weight: Option<u32>,
+    /// The hypervisor's bound on its memory.
+    pub(crate) memory_most_bytes: u64,
     lapses: u64,
 }
 
@@ -79,6 +83,7 @@ enum Answer {
     Look(Look),
     State(DomainState),
     Placing(CpuPlacing),
+    Memory(MemoryNow),
     Set {},
     Error { kind: String, message: String },
 }
@@ -202,6 +207,11 @@ pub(crate) fn watch(volunteers: Vec<Run>) -> io::Result<()> {
     })
 }
 
+/// The domains that are the volunteer.
+pub(crate) fn watched() -> Vec<Run> {
+    GUARDING.lock().unwrap_or_else(PoisonError::into_inner).watched.clone()
+}
+
 /// From now on no look is asked for, because the volunteer could not be held, or it is again. Without looks the helper pauses
 /// it when the lease ends.
 pub(crate) fn withhold(withheld: bool) {
@@ -246,6 +256,17 @@ pub(crate) fn look() -> io::Result<Look> {
     }
 }
 
+/// The hypervisor's memory, and what the volunteer's domains have of it. It is no sign of life.
+///
+/// # Errors
+/// When there is no helper, or it failed.
+pub(crate) fn memory() -> io::Result<MemoryNow> {
+    match with(|guarding| guarding.ask(MEMORY))? {
+        (Answer::Memory(memory), _) => Ok(memory),
+        _ => Err(unexpected()),
+    }
+}
+
 /// A domain's state.
 ///
 /// # Errors
@@ -270,7 +291,7 @@ pub(crate) fn placing(uuid: &str, id: u32) -> io::Result<CpuPlacing> {
     }
 }
 
-/// Sets a cap, a weight, a pause or an affinity, by the name of the protocol's field; with a number only while the domain has that one.
+/// Sets a cap, a weight, a pause, an affinity or the hypervisor's bound on memory, by the name of the protocol's field; with a number only while the domain has that one.
 ///
 /// # Errors
 /// As [`state`], and the helper's refusal.
@@ -304,7 +325,7 @@ mod tests {
     fn a_lapse_is_noticed_once_by_whatever_answer_tells_it_first() {
         let mut guarding = Guarding::new();
         let look = r#"{"look":{"foreground_ns":5,"volunteer_ns":3,"lapses":0}}"#;
-        let state = r#"{"state":{"id":3,"vcpus":1,"cpu_ns":1,"paused":true,"cap_percent":0,"weight":1,"lapses":1}}"#;
+        let state = r#"{"state":{"id":3,"vcpus":1,"cpu_ns":1,"paused":true,"cap_percent":0,"weight":1,"memory_most_bytes":4096,"lapses":1}}"#;
         for (text, lapses) in [(look, 0), (state, 1), (&look.replace(":0}}", ":1}}"), 1)] {
             guarding.take_lapses(&parse(text));
             assert_eq!(guarding.lapses, lapses, "{text}");

@@ -17,7 +17,7 @@ tries=0; until xenstore-exists / 2>/dev/null || xenstore-read / >/dev/null 2>&1;
 done
 $services/xen-init-dom0
 if [ -e /domu/vmlinux ]; then
-  for module in llc stp bridge xen-netback loop xen-blkback; do insmod /lib/modules/$module.ko; done
+  for module in llc stp bridge xen-netback loop xen-blkback sch_tbf sch_ingress cls_matchall act_police; do insmod /lib/modules/$module.ko; done
   brctl addbr guests; ifconfig guests 10.9.0.1 netmask 255.255.255.0 up
 fi
 $services/xenconsoled --log=guest --pid-file=/run/xen/xenconsoled.pid

@@ -86,7 +86,7 @@ install -m 755 "$here/guest-init.sh" $guest/init
 mkdir -p $root/{domu,etc/xen/scripts}
 pack $guest >$root/domu/linux.cpio
 cp vmlinux $root/domu/vmlinux
-modules $root/lib/modules llc stp bridge xen-netback loop xen-blkback
+modules $root/lib/modules llc stp bridge xen-netback loop xen-blkback sch_tbf sch_ingress cls_matchall act_police
 for script in vif block; do install -m 755 "$here/hotplug.sh" $root/etc/xen/scripts/$script; done
 pack $root >linux.cpio
 rm -rf $root $guest package

@@ -1,7 +1,7 @@
 #!/bin/sh
 # mkdom NAME [burn|idle|duty=NN]: starts a guest of one page of code; VCPUS= and MEMORY= (MiB) override 1 and 8.
 # mkdom NAME linux [FILE...]: starts a Linux guest, which runs the first FILE as a script in the folder of them all. It has
-#   VCPUS= (1) and MEMORY= (96 MiB), TYPE= (pv; pvh), the network's address 10.9.0.HOST (HOST=; none without), of which
+#   VCPUS= (1), MEMORY= (96 MiB), MAXMEM= (the same), TYPE= (pv; pvh), the network's address 10.9.0.HOST (HOST=; none without), of which
 #   the control domain is 10.9.0.1, and DISK= (a file or block device of the control domain) as /dev/xvda.
 set -e
 name=$1 kind=${2:-burn}
@@ -20,6 +20,7 @@ kernel = "/domu/vmlinux"
 ramdisk = "/tmp/$name.cpio"
 extra = "console=hvc0 quiet mitigations=off nokaslr clocksource=xen tsc=unstable ${HOST:+host=$HOST} ${EXTRA:-}"
 memory = ${MEMORY:-96}
+maxmem = ${MAXMEM:-${MEMORY:-96}}
 vcpus = ${VCPUS:-1}
 on_crash = "destroy"
 vif = [ ${HOST:+"'script=vif,bridge=guests'"} ]

@@ -9,7 +9,7 @@ use crate::kernel_file::read_short;
 use crate::levers::{AnyLever, CgroupFile};
 
 /// Either of them is a weight; which one counts is the disks' scheduler's to say.
-pub(super) const WEIGHTS: [CgroupFile; 2] = [CgroupFile::BfqWeight, CgroupFile::DiskWeight];
+pub(in crate::act) const WEIGHTS: [CgroupFile; 2] = [CgroupFile::BfqWeight, CgroupFile::DiskWeight];
 
 /// Why there is no weight. The text completes "because …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

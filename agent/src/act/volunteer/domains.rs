@@ -18,17 +18,19 @@ mod tests;
 use std::io;
 use std::time::Instant;
 
-use gleaner_types::command::Quota;
+use gleaner_types::command::{Quota, Target};
 use gleaner_types::error::{Chain, chain};
-use gleaner_types::units::CoreShare;
+use gleaner_types::units::{Bytes, CoreShare};
 
 use self::member::{Member, Taken};
 use super::adopted::AdoptError;
+use super::domain_memory::DomainMemory;
 use super::error::{SpareError, VolunteerError};
+use super::found::FoundLevers;
 use crate::act::ledger::{Ledger, Record};
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::restore_all;
-use crate::levers::{AnyLever, Fault, LeverError};
+use crate::levers::{AnyLever, Fault, LeverError, LinkLever};
 use crate::xen::{self, Domain, Hypervisor};
 
 /// Greatest ratio of another domain's weight to the volunteer's. With more of it credit2's arithmetic overflows, and it lets the
@@ -44,6 +46,11 @@ pub(crate) struct DomainVolunteer {
     /// What the helper watches over.
     watched: Vec<xen::Run>,
     spare: Spare,
+    /// Taken by the thread that keeps the memory bound.
+    memory: Option<DomainMemory>,
+    /// What that thread has found, and that of the network bound.
+    found_memory: FoundLevers,
+    found_links: FoundLevers,
 }
 
 /// CPUs that are kept free of the domains.
@@ -88,9 +95,15 @@ impl DomainVolunteer {
     ///
     /// # Errors
     /// [`VolunteerError`] when the config names a domain that can never be the volunteer, or the ledger cannot be written.
-    pub(super) fn open(asked: &[String], ledger: &mut Ledger) -> Result<Self, VolunteerError> {
-        let members = asked.iter().cloned().map(Member::new).collect();
-        let mut volunteer = Self { members, lapses: xen::lapses(), watched: Vec::new(), spare: Spare::default() };
+    pub(super) fn open(
+        asked: &[String],
+        memory_least: Option<Bytes>,
+        ledger: &mut Ledger,
+    ) -> Result<Self, VolunteerError> {
+        let mut volunteer = Self::of(asked.iter().cloned().map(Member::new).collect());
+        let own = ledger.contents().records.iter().filter(|record| record.target == Target::Volunteer);
+        let left = own.filter(|record| member::run_of(&record.lever).is_some()).cloned().collect();
+        volunteer.memory = Some(DomainMemory::new(volunteer.found_memory.clone(), memory_least, left));
         for error in volunteer.find_awaited(xen::sample(), &ledger.contents().records) {
             if !matches!(error, AdoptError::NoDomain(_) | AdoptError::NoHypervisor(_)) {
                 return Err(error.into());
@@ -101,6 +114,21 @@ impl DomainVolunteer {
             return Err(error);
         }
         Ok(volunteer)
+    }
+
+    fn of(members: Vec<Member>) -> Self {
+        let (found_memory, found_links) = (FoundLevers::default(), FoundLevers::default());
+        let (lapses, spare) = (xen::lapses(), Spare::default());
+        Self { members, lapses, watched: Vec::new(), spare, memory: None, found_memory, found_links }
+    }
+
+    pub(super) fn found_links(&self) -> FoundLevers {
+        self.found_links.clone()
+    }
+
+    /// What keeps their memory; `None` after the first call.
+    pub(super) fn take_memory(&mut self) -> Option<DomainMemory> {
+        self.memory.take()
     }
 
     fn begin(&mut self, ledger: &mut Ledger) -> Result<(), VolunteerError> {
@@ -157,12 +185,20 @@ impl DomainVolunteer {
 
     /// What was found and what is Gleaner's, as of now: for the ledger.
     pub(super) fn records(&self) -> Vec<Record> {
-        self.members.iter().filter_map(|member| member.taken.as_ref()).flat_map(Taken::records).collect()
+        let found = [&self.found_memory, &self.found_links].into_iter().flat_map(FoundLevers::records);
+        let found = found.filter(|record| self.has_had(&record.lever));
+        self.members.iter().filter_map(|member| member.taken.as_ref()).flat_map(Taken::records).chain(found).collect()
     }
 
     /// What the ledger has of this lever is replaced by [`Self::records`]: it is of a domain that is taken, or was.
     pub(super) fn has_had(&self, lever: &AnyLever) -> bool {
-        self.members.iter().any(|member| member.has_had(lever))
+        match lever {
+            AnyLever::Link(LinkLever { interface, .. }) => {
+                let id = xen::domain_of_interface(interface);
+                id.is_some_and(|id| self.members.iter().any(|member| member.has_had_number(id)))
+            }
+            lever => self.members.iter().any(|member| member.has_had(lever)),
+        }
     }
 
     /// These records are in the ledger: the domains that they are of may be changed.
@@ -171,6 +207,8 @@ impl DomainVolunteer {
             .iter_mut()
             .filter_map(|member| member.taken.as_mut())
             .for_each(|taken| taken.was_recorded(records));
+        self.found_memory.was_recorded(records);
+        self.found_links.was_recorded(records);
     }
 
     /// Those that were found.

@@ -16,7 +16,7 @@ use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::volunteer::adopted::AdoptError;
 use crate::act::volunteer::hold::Hold;
 use crate::levers::domain::PERIOD_US;
-use crate::levers::{AffinityLever, AnyLever, DomainKind, DomainLever, LeverError, LeverValue};
+use crate::levers::{AffinityLever, AnyLever, DomainKind, DomainLever, DomainMostLever, LeverError, LeverValue};
 use crate::xen::{self, Domain, DomainState};
 
 /// What the helper caps a domain to that it cannot pause.
@@ -76,10 +76,11 @@ pub(super) enum Held {
 }
 
 /// The run of a domain that a lever is of.
-fn run_of(lever: &AnyLever) -> Option<(&String, u32)> {
+pub(super) fn run_of(lever: &AnyLever) -> Option<(&String, u32)> {
     match lever {
         AnyLever::Domain(lever) => Some((&lever.uuid, lever.id?)),
         AnyLever::Affinity(lever) => Some((&lever.uuid, lever.id)),
+        AnyLever::DomainMost(DomainMostLever { uuid, id }) => Some((uuid, *id)),
         _ => None,
     }
 }
@@ -287,6 +288,11 @@ impl Member {
     /// This lever is of a domain that is taken, or was.
     pub(super) fn has_had(&self, lever: &AnyLever) -> bool {
         run_of(lever).is_some_and(|(uuid, id)| self.had.contains(&(uuid.clone(), id)))
+    }
+
+    /// A domain of this number is taken, or was.
+    pub(super) fn has_had_number(&self, id: u32) -> bool {
+        self.had.iter().any(|(_, had)| *had == id)
     }
 
     /// A domain in this state is paused by an earlier agent or its helper.

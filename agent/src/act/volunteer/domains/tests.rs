@@ -3,7 +3,7 @@ use gleaner_types::command::Target;
 use super::*;
 use crate::levers::domain::PERIOD_US;
 use crate::levers::{DomainKind, DomainLever, LeverValue};
-use crate::xen::DomainState;
+use crate::xen::{DomainState, HostMemory};
 
 fn domain(uuid: &str, name: &str) -> Domain {
     Domain {
@@ -24,12 +24,12 @@ fn domain(uuid: &str, name: &str) -> Domain {
 }
 
 fn host(domains: &[Domain]) -> io::Result<Hypervisor> {
-    Ok(Hypervisor { physical_cpus: 4, domains: domains.to_vec() })
+    Ok(Hypervisor { physical_cpus: 4, domains: domains.to_vec(), memory: HostMemory::default() })
 }
 
 fn awaiting(asked: &[&str]) -> DomainVolunteer {
     let members = asked.iter().map(|asked| Member::new((*asked).to_owned())).collect();
-    DomainVolunteer { members, lapses: 0, watched: Vec::new(), spare: Spare::default() }
+    DomainVolunteer::of(members)
 }
 
 /// A volunteer of one domain that was found, `left` being what the ledger has.

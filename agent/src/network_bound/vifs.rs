@@ -1,0 +1,194 @@
+//! Holds the traffic of the volunteer's Xen domains by the control domain's ends of their network interfaces (`vifDOMID.N`). In: a
+//! ceiling for all of them together. Out: a token bucket and policing on each, and what they carried. Called by the thread of
+//! the network bound. Such a queue outlives this process, so the ledger has it before it is set.
+//!
+//! Changing a queue interrupts it, so a small change, or a rise soon after another, is not written.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gleaner_planner::network_bound::Directions;
+use gleaner_types::command::Target;
+
+use super::error::NetworkBoundError;
+use crate::act::ledger::Record;
+use crate::act::managed::Managed;
+use crate::act::volunteer::found::FoundLevers;
+use crate::kernel_file::names;
+use crate::levers::{AnyLever, Fault, LeverError, LeverValue, LinkLever};
+use crate::netlink::Direction;
+use crate::sense::machine::InterfaceReader;
+use crate::xen;
+
+/// Between two writes that raise a ceiling. (Chosen.)
+const RAISE_PAUSE: Duration = Duration::from_secs(1);
+/// A change by less than this part of the ceiling in force is not written. (Chosen.)
+const SMALL_PART: u64 = 10;
+/// Most interfaces that are held. (Chosen: as many as one interface each of the most domains a volunteer may have, and more.)
+const MOST: usize = 256;
+
+/// One direction of an interface.
+#[derive(Debug)]
+struct Way {
+    managed: Managed,
+    raised: Option<Instant>,
+}
+
+impl Way {
+    fn new(interface: &str, direction: Direction) -> Self {
+        let lever = AnyLever::Link(LinkLever { interface: interface.to_owned(), direction });
+        // A queue of Gleaner's that is there already is of an earlier agent.
+        Self { managed: Managed::new(lever, LeverValue::Rate(None)), raised: None }
+    }
+
+    fn in_force(&self) -> Option<u64> {
+        match self.managed.ours() {
+            LeverValue::Rate(rate) => *rate,
+            _ => None,
+        }
+    }
+
+    fn is_worth_a_write(&self, rate: u64, now: Instant) -> bool {
+        let Some(ours) = self.in_force() else { return true };
+        let is_large = rate.abs_diff(ours) > ours / SMALL_PART;
+        is_large && (rate < ours || self.raised.is_none_or(|at| now.duration_since(at) >= RAISE_PAUSE))
+    }
+
+    fn set(&mut self, rate: u64, now: Instant) -> Result<(), LeverError> {
+        if !self.is_worth_a_write(rate, now) {
+            return Ok(());
+        }
+        let raises = self.in_force().is_some_and(|ours| rate > ours);
+        // A queue of somebody else cannot be read as a rate, so it is never replaced.
+        self.managed.set(LeverValue::Rate(Some(rate)))?;
+        self.raised = raises.then_some(now).or(self.raised);
+        Ok(())
+    }
+
+    fn record(&self) -> Record {
+        let Managed { lever, original, .. } = &self.managed;
+        // It changes many times, so any value counts as Gleaner's: a queue of somebody else is none of them.
+        Record { target: Target::Volunteer, lever: lever.clone(), original: original.clone(), ours: Vec::new() }
+    }
+}
+
+#[derive(Debug)]
+struct Vif {
+    name: String,
+    ways: Directions<Way>,
+    reader: InterfaceReader,
+}
+
+/// The interfaces of the volunteer's domains.
+#[derive(Debug)]
+pub(super) struct Vifs {
+    sys: PathBuf,
+    found: FoundLevers,
+    vifs: Vec<Vif>,
+}
+
+impl Vifs {
+    pub(super) fn new(sys: &Path, found: FoundLevers) -> Self {
+        Self { sys: sys.to_owned(), found, vifs: Vec::new() }
+    }
+
+    /// Looks which there are now. True if they have changed.
+    pub(super) fn follow(&mut self) -> bool {
+        self.take(&xen::watched().iter().map(|run| run.id).collect::<Vec<_>>())
+    }
+
+    fn take(&mut self, domains: &[u32]) -> bool {
+        let is_own = |name: &String| xen::domain_of_interface(name).is_some_and(|id| domains.contains(&id));
+        let mut there: Vec<String> = match domains {
+            [] => Vec::new(),
+            _ => names(&self.sys.join("class/net")).into_iter().filter(is_own).take(MOST).collect(),
+        };
+        there.sort_unstable();
+        if there.iter().eq(self.vifs.iter().map(|vif| &vif.name)) {
+            return false;
+        }
+        self.vifs.retain(|vif| there.contains(&vif.name));
+        for name in there {
+            if self.vifs.iter().any(|vif| vif.name == name) {
+                continue;
+            }
+            let ways = Directions {
+                sent: Way::new(&name, Direction::Transmit),
+                received: Way::new(&name, Direction::Receive),
+            };
+            self.vifs.push(Vif { reader: InterfaceReader::new(&self.sys, &name), ways, name });
+        }
+        self.vifs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let records = self.vifs.iter().flat_map(|vif| [vif.ways.sent.record(), vif.ways.received.record()]);
+        self.found.replace(records.collect());
+        true
+    }
+
+    /// Bytes that the domains sent and received, since their interfaces were made.
+    pub(super) fn carried(&mut self, buffer: &mut Vec<u8>) -> Result<Directions<u64>, NetworkBoundError> {
+        let mut sum = Directions { sent: 0_u64, received: 0_u64 };
+        for vif in &mut self.vifs {
+            // What the control domain's end receives, the domain has sent.
+            let (sent, received) = vif.reader.read(buffer).map_err(NetworkBoundError::Counters)?;
+            sum.sent = sum.sent.wrapping_add(sent);
+            sum.received = sum.received.wrapping_add(received);
+        }
+        Ok(sum)
+    }
+
+    /// Holds all of them together to a ceiling: each has an equal part.
+    ///
+    /// # Errors
+    /// The first that cannot be set; the others are.
+    pub(super) fn set(&mut self, ceiling: Directions<u64>, now: Instant) -> Result<(), NetworkBoundError> {
+        let parts = self.vifs.len().max(1) as u64;
+        let part = ceiling.map(|rate| (rate / parts).max(1));
+        let mut result = Ok(());
+        for vif in &mut self.vifs {
+            for (way, rate) in [(&mut vif.ways.sent, part.sent), (&mut vif.ways.received, part.received)] {
+                if !self.found.is_recorded(&way.managed.lever) {
+                    continue;
+                }
+                match way.set(rate, now) {
+                    Err(error) if error.fault() != Fault::Absent => result = result.and(Err(error.into())),
+                    // The domain has ended since.
+                    _ => {}
+                }
+            }
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_of_the_volunteers_domains_are_found_and_counted_the_way_the_domain_sees_them() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, rx, tx) in [("vif3.0", 100, 7), ("vif3.1", 10, 1), ("vif4.0", 5, 5), ("eth0", 9, 9)] {
+            let folder = root.path().join("class/net").join(name).join("statistics");
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("rx_bytes"), format!("{rx}\n")).unwrap();
+            std::fs::write(folder.join("tx_bytes"), format!("{tx}\n")).unwrap();
+        }
+        let mut vifs = Vifs::new(root.path(), FoundLevers::default());
+        assert!(vifs.take(&[3, 9]) && !vifs.take(&[3, 9]));
+        assert_eq!(vifs.carried(&mut Vec::new()).unwrap(), Directions { sent: 110, received: 8 });
+        assert!(vifs.set(Directions { sent: 1, received: 1 }, Instant::now()).is_ok(), "not recorded, so not set");
+        assert!(vifs.take(&[]) && vifs.vifs.is_empty());
+    }
+
+    #[test]
+    fn a_ceiling_falls_at_once_and_rises_with_pauses() {
+        let now = Instant::now();
+        let mut way = Way::new("vif3.0", Direction::Receive);
+        assert!(way.is_worth_a_write(1_000, now), "there is none yet");
+        way.managed.was_set(LeverValue::Rate(Some(1_000)));
+        assert!(way.is_worth_a_write(800, now) && !way.is_worth_a_write(950, now) && way.is_worth_a_write(1_200, now));
+        way.raised = Some(now);
+        assert!(!way.is_worth_a_write(1_200, now) && way.is_worth_a_write(1_200, now + RAISE_PAUSE));
+        assert!(way.is_worth_a_write(800, now));
+    }
+}
