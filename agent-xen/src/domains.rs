@@ -13,7 +13,10 @@ use xenstore_rs::unix::XsUnix;
 use crate::backends::Backends;
 use crate::hypercall::{DomainInfo, Hypervisor, Run, Uuid};
 use crate::looks::Looks;
-use crate::protocol::{Answer, Domain, Failure, Hello, Kind, Look, Request, Set, Setting, State, VERSION, Volunteer};
+use crate::protocol::{
+    Answer, Domain, Failure, Hello, Kind, Look, Request, Set, Setting, State, VERSION, Volunteer, Waited, Waits,
+};
+use crate::sampler::{Pace, Sampler};
 use crate::watchdog::{Paused, Watchdog};
 
 /// How long names, targets, caps and weights are taken to be as they were.
@@ -48,6 +51,7 @@ pub(crate) struct Domains {
     infos: Vec<DomainInfo>,
     looks: Looks,
     watchdog: Option<Watchdog>,
+    sampler: Option<Sampler>,
 }
 
 impl Domains {
@@ -62,6 +66,7 @@ impl Domains {
             infos: Vec::new(),
             looks: Looks::default(),
             watchdog: None,
+            sampler: None,
         })
     }
 
@@ -90,6 +95,7 @@ impl Domains {
             Request::State { uuid } => self.state(uuid).map(Answer::State),
             Request::Watch { volunteers, lease_ms } => self.watch(volunteers, *lease_ms).map(|()| Answer::Watch {}),
             Request::Look {} => self.look().map(Answer::Look),
+            Request::Waits {} => self.waits().map(Answer::Waits),
         }
     }
 
@@ -147,6 +153,28 @@ impl Domains {
         Ok(Look { foreground_ns, volunteer_ns, lapses: self.lapses() })
     }
 
+    fn sampler(&mut self) -> Result<&Sampler, Failure> {
+        let sampler = match self.sampler.take() {
+            Some(sampler) => sampler,
+            None => Sampler::start(Hypervisor::open()?)
+                .map_err(|error| Failure::io("failed to start looking at virtual CPUs".into(), &error))?,
+        };
+        Ok(self.sampler.insert(sampler))
+    }
+
+    fn waits(&mut self) -> Result<Waits, Failure> {
+        self.sampler()?.ask(Pace::Fast, |waits| {
+            let (looks, looked_ns) = waits.looked();
+            let one = |domain: &crate::waits::Waited| Waited {
+                id: domain.run.id,
+                uuid: uuid_text(domain.run.uuid),
+                cpu_ns: domain.cpu_ns,
+                wait_ns: domain.wait_ns,
+            };
+            Waits { looks, looked_ns, scale: waits.scale(), domains: waits.domains().iter().map(one).collect() }
+        })
+    }
+
     fn sample(&mut self, now: Instant) -> Result<Vec<Domain>, Failure> {
         self.open_store()?;
         self.hypervisor.list_into(&mut self.infos)?;
@@ -158,7 +186,13 @@ impl Domains {
             self.backends.rescan();
             self.slow_read_at = Some(now);
         }
-        Ok(infos.into_iter().map(|info| self.domain(info)).collect())
+        // Without their waits the domains are told of all the same.
+        let waited = |waits: &crate::waits::Waits| -> Vec<Option<u64>> {
+            infos.iter().map(|info| waits.of(info.run()).map(|domain| domain.wait_ns)).collect()
+        };
+        let waited = self.sampler().and_then(|sampler| sampler.ask(Pace::Slow, waited)).unwrap_or_default();
+        let waited = waited.into_iter().chain(std::iter::repeat(None));
+        Ok(infos.iter().zip(waited).map(|(info, wait_ns)| self.domain(*info, wait_ns)).collect())
     }
 
     fn read_slow(&self, info: &DomainInfo) -> Slow {
@@ -172,7 +206,7 @@ impl Domains {
         }
     }
 
-    fn domain(&self, info: DomainInfo) -> Domain {
+    fn domain(&self, info: DomainInfo, wait_ns: Option<u64>) -> Domain {
         let slow = self.slow.get(&(info.id, info.uuid)).cloned().unwrap_or_default();
         Domain {
             disk: self.backends.disk(info.id),
@@ -183,6 +217,7 @@ impl Domains {
             control: info.id == CONTROL_DOMAIN,
             vcpus: info.vcpus,
             cpu_ns: info.cpu_ns,
+            wait_ns,
             memory_bytes: info.pages.saturating_mul(PAGE),
             memory_most_bytes: info.most_pages.saturating_mul(PAGE),
             memory_target_bytes: slow.target_bytes,

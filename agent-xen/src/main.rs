@@ -10,6 +10,9 @@ mod domains;
 mod hypercall;
 mod looks;
 mod protocol;
+mod sampler;
+mod vcpus;
+mod waits;
 mod watchdog;
 
 use std::io::{self, BufRead, Read, Write};

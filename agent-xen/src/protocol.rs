@@ -7,7 +7,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 /// Version of the messages.
-pub(crate) const VERSION: u64 = 2;
+pub(crate) const VERSION: u64 = 3;
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -19,6 +19,7 @@ pub(crate) enum Request {
     State { uuid: String },
     Watch { volunteers: Vec<Volunteer>, lease_ms: u64 },
     Look {},
+    Waits {},
 }
 
 /// A domain of the volunteer, while it has this number.
@@ -76,6 +77,7 @@ pub(crate) enum Answer {
     State(State),
     Watch {},
     Look(Look),
+    Waits(Waits),
     Error(Failure),
 }
 
@@ -107,6 +109,24 @@ pub(crate) struct Look {
     pub(crate) lapses: u64,
 }
 
+/// How long the domains waited for a CPU, over the time that was looked at.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Waits {
+    pub(crate) looks: u64,
+    pub(crate) looked_ns: u64,
+    pub(crate) scale: u64,
+    pub(crate) domains: Vec<Waited>,
+}
+
+/// The same of one domain.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Waited {
+    pub(crate) id: u16,
+    pub(crate) uuid: String,
+    pub(crate) cpu_ns: u64,
+    pub(crate) wait_ns: u64,
+}
+
 /// One domain at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Domain {
@@ -116,6 +136,7 @@ pub(crate) struct Domain {
     pub(crate) control: bool,
     pub(crate) vcpus: u32,
     pub(crate) cpu_ns: u64,
+    pub(crate) wait_ns: Option<u64>,
     pub(crate) memory_bytes: u64,
     pub(crate) memory_most_bytes: u64,
     pub(crate) memory_target_bytes: Option<u64>,
@@ -200,11 +221,12 @@ mod tests {
 
     #[test]
     fn questions() {
-        assert_eq!(parse(br#"{"hello":{"version":2}}"#), Ok(Request::Hello { version: 2 }));
+        assert_eq!(parse(br#"{"hello":{"version":3}}"#), Ok(Request::Hello { version: 3 }));
         assert_eq!(parse(br#"{"sample":{}}"#), Ok(Request::Sample {}));
         let Ok(Request::Set(set)) = parse(br#"{"set":{"uuid":"u","cap_percent":30}}"#) else { panic!() };
         assert_eq!(set.setting(), Ok(Setting::Cap(30)));
         assert_eq!(parse(br#"{"look":{}}"#), Ok(Request::Look {}));
+        assert_eq!(parse(br#"{"waits":{}}"#), Ok(Request::Waits {}));
         let volunteers = vec![Volunteer { uuid: "u".to_owned(), id: 3 }];
         let watch = Request::Watch { volunteers, lease_ms: 1_000 };
         assert_eq!(parse(br#"{"watch":{"volunteers":[{"uuid":"u","id":3}],"lease_ms":1000}}"#), Ok(watch));
