@@ -18,7 +18,11 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub(crate) use self::guarding::{DomainState, Run, has_lapsed_since, lapses, look, state, unwatch, watch, withhold};
+#[cfg(test)]
+pub(crate) use self::guarding::Waited;
+pub(crate) use self::guarding::{
+    DomainState, Run, Waits, has_lapsed_since, lapses, look, state, unwatch, waits, watch, withhold,
+};
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};
 
@@ -43,6 +47,8 @@ pub(crate) struct Domain {
     /// It is the control domain, which is never a workload.
     pub(crate) control: bool,
     pub(crate) cpu_ns: u64,
+    /// How long its virtual CPUs waited for a CPU, by looks; `None` before the first.
+    pub(crate) wait_ns: Option<u64>,
     pub(crate) memory_bytes: u64,
     pub(crate) memory_most_bytes: u64,
     pub(crate) memory_target_bytes: Option<u64>,

@@ -48,7 +48,10 @@ impl Actor {
                 self.volunteer_dirs = volunteer.dirs();
                 self.volunteer_domains = volunteer.domains();
                 self.unbounded = volunteer.unbounded().to_vec();
-                self.clock = VolunteerClock::open(&paths, &volunteer.usage()).ok();
+                self.clock = match self.volunteer_domains.is_empty() {
+                    true => VolunteerClock::open(&paths, &volunteer.usage()).ok(),
+                    false => Some(VolunteerClock::of_domains(self.volunteer_domains.clone())),
+                };
                 self.guard = Some(match settings.guard_by_hand {
                     true => Guard::by_hand(settings.guard, volunteer, meter),
                     false => Guard::start(settings, volunteer, meter).map_err(ActError::Thread)?,

@@ -219,6 +219,7 @@ mod tests {
             name: "one".into(),
             control: false,
             cpu_ns: 0,
+            wait_ns: None,
             memory_bytes: 8 << 20,
             memory_most_bytes: 8 << 20,
             memory_target_bytes: None,

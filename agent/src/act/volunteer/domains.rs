@@ -436,6 +436,7 @@ mod tests {
             name: name.into(),
             control: name == "Domain-0",
             cpu_ns: 0,
+            wait_ns: None,
             memory_bytes: 0,
             memory_most_bytes: 0,
             memory_target_bytes: None,
