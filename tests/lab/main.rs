@@ -6,4 +6,5 @@
 mod guests;
 mod host;
 mod xen;
+mod xen_harm;
 mod xen_volunteer;

@@ -33,7 +33,7 @@ const TENTH_PERCENT: f64 = 20.0;
 const HOLDS: &str = "GLEANER_LAB_HOLDS";
 
 /// A helper of the test's own, which asks the hypervisor beside the agent's.
-struct Hypervisor {
+pub(crate) struct Hypervisor {
     child: Child,
     input: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -47,14 +47,14 @@ impl Drop for Hypervisor {
 }
 
 impl Hypervisor {
-    fn open() -> Self {
+    pub(crate) fn open() -> Self {
         let program = agent().with_file_name("gleaner-agent-xen");
         let mut child = Program::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, input, answers }
     }
 
-    fn ask(&mut self, question: &str) -> Value {
+    pub(crate) fn ask(&mut self, question: &str) -> Value {
         writeln!(self.input, "{question}").unwrap();
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
@@ -74,7 +74,7 @@ impl Hypervisor {
         self.state(uuid)["cpu_ns"].as_f64().unwrap()
     }
 
-    fn pause(&mut self, uuid: &str, paused: bool) {
+    pub(crate) fn pause(&mut self, uuid: &str, paused: bool) {
         let answer = self.ask(&format!(r#"{{"set":{{"uuid":"{uuid}","paused":{paused}}}}}"#));
         assert_eq!(answer.to_string(), r#"{"set":{}}"#);
     }
@@ -92,7 +92,7 @@ impl Hypervisor {
     }
 }
 
-fn make(name: &str) -> String {
+pub(crate) fn make(name: &str) -> String {
     sh(&format!("mkdom {name} burn && xl pause {name}"));
     uuid(name)
 }

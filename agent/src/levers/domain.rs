@@ -236,8 +236,9 @@ mod tests {
     }
 
     fn state(cap_percent: &str) -> DomainState {
-        let text =
-            format!(r#"{{"id":1,"vcpus":1,"paused":true,"cap_percent":{cap_percent},"weight":null,"lapses":0}}"#);
+        let text = format!(
+            r#"{{"id":1,"vcpus":1,"cpu_ns":0,"paused":true,"cap_percent":{cap_percent},"weight":null,"lapses":0}}"#
+        );
         serde_json::from_str(&text).unwrap()
     }
 

@@ -463,7 +463,8 @@ mod tests {
     }
 
     fn state(id: u32, paused: bool) -> DomainState {
-        let text = format!(r#"{{"id":{id},"vcpus":2,"paused":{paused},"cap_percent":70,"weight":300,"lapses":0}}"#);
+        let text =
+            format!(r#"{{"id":{id},"vcpus":2,"cpu_ns":0,"paused":{paused},"cap_percent":70,"weight":300,"lapses":0}}"#);
         serde_json::from_str(&text).unwrap()
     }
 
