@@ -96,6 +96,7 @@ impl Domains {
             Request::Watch { volunteers, lease_ms } => self.watch(volunteers, *lease_ms).map(|()| Answer::Watch {}),
             Request::Look {} => self.look().map(Answer::Look),
             Request::Waits {} => self.waits().map(Answer::Waits),
+            Request::Cache {} => Ok(Answer::Cache(self.hypervisor.cache())),
         }
     }
 

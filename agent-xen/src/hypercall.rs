@@ -209,7 +209,7 @@ impl Hypervisor {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    fn sysctl(&self, command: u32, arguments: impl FnOnce(&Self)) -> io::Result<()> {
+    pub(crate) fn sysctl(&self, command: u32, arguments: impl FnOnce(&Self)) -> io::Result<()> {
         self.clear(PAGE);
         self.put(0, command);
         self.put(4, self.sysctl_version);

@@ -6,6 +6,7 @@
 //! It is a program of its own because xenstore-rs, which it links, is under the GPL; nothing else links either.
 
 mod backends;
+mod cache;
 mod domains;
 mod hypercall;
 mod looks;

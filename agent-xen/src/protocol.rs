@@ -20,6 +20,7 @@ pub(crate) enum Request {
     Watch { volunteers: Vec<Volunteer>, lease_ms: u64 },
     Look {},
     Waits {},
+    Cache {},
 }
 
 /// A domain of the volunteer, while it has this number.
@@ -78,6 +79,7 @@ pub(crate) enum Answer {
     Watch {},
     Look(Look),
     Waits(Waits),
+    Cache(Cache),
     Error(Failure),
 }
 
@@ -107,6 +109,20 @@ pub(crate) struct Look {
     pub(crate) foreground_ns: u64,
     pub(crate) volunteer_ns: u64,
     pub(crate) lapses: u64,
+}
+
+/// What the hypervisor can do with the last-level cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Cache {
+    pub(crate) monitoring: CacheFeature,
+    pub(crate) allocation: CacheFeature,
+}
+
+/// One of these, and what the hypervisor answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct CacheFeature {
+    pub(crate) there: bool,
+    pub(crate) answer: String,
 }
 
 /// How long the domains waited for a CPU, over the time that was looked at.

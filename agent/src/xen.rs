@@ -106,6 +106,30 @@ pub(crate) fn sample() -> io::Result<Hypervisor> {
     Ok(Hypervisor { physical_cpus, domains: parse_sample(&answer)? })
 }
 
+/// What the hypervisor can do with the last-level cache.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Cache {
+    pub(crate) monitoring: CacheFeature,
+    pub(crate) allocation: CacheFeature,
+}
+
+/// One of these, and what the hypervisor answered.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct CacheFeature {
+    pub(crate) there: bool,
+    pub(crate) answer: String,
+}
+
+/// What the hypervisor can do with the last-level cache.
+///
+/// # Errors
+/// As [`sample`].
+pub(crate) fn cache() -> io::Result<Cache> {
+    let (mut answer, _) = ask(&json!({ "cache": {} }))?;
+    let cache = answer.get_mut("cache").map(Value::take).unwrap_or_default();
+    serde_json::from_value(cache).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
 /// Sets something of a domain; with a number only while it has that one.
 ///
 /// # Errors
