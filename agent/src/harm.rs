@@ -37,7 +37,7 @@ pub(crate) use self::record::{Circumstances, Recalled};
 use self::record::{Record, since_boot};
 use crate::kernel_file::read_short;
 use crate::sense::perf::parse_cpu_list;
-use crate::sense::run_queue::{Counted, DomainWaits, OpenCounters, QueueSource, RunQueues, compare};
+use crate::sense::run_queue::{Counted, OpenCounters, QueueSource, RunQueues, ask_hypervisor, compare};
 
 /// A thread that wakes later than this has lost its trial: the guard lets the volunteer go by itself.
 const LATENESS: Duration = Duration::from_millis(400);
@@ -387,7 +387,7 @@ impl Worker {
 
     fn snapshot(&mut self, open: &mut [(WorkloadId, OpenCounters)]) -> Snapshot {
         let volunteer_ns = self.holder.cpu_ns();
-        let waits = DomainWaits::ask(open.iter().map(|(_, queue)| queue));
+        let waits = ask_hypervisor(open);
         let counted = open.iter_mut().map(|(_, queue)| queue.read(&mut self.buffer, &waits)).collect();
         Snapshot { counted, volunteer_ns, at: Instant::now() }
     }

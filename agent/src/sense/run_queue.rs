@@ -1,8 +1,9 @@
 //! How long the foreground's threads ran and waited for a CPU: `/proc/TID/schedstat` of a guest's virtual CPUs, of a
 //! cgroup's tasks, or of the busiest processes where nothing in particular is foreground; `cpu.pressure` of a cgroup
 //! with too many threads. Also how long a cgroup, or a guest in a cgroup of its own, waited for the disk or for memory,
-//! by `io.pressure` and `memory.pressure`; and of Xen domains what the hypervisor was seen to do with them (`domains`). In: what to look at. Out: raw readings, one per thread and one of both
-//! pressures. The harm meter opens them for one trial, reads them four times and closes them.
+//! by `io.pressure` and `memory.pressure`; and of a Xen domain what its virtual CPUs were seen to do (`domains`). In: what
+//! to look at. Out: raw readings, one per thread and one of both pressures. The harm meter opens them for one trial, reads
+//! them four times and closes them.
 
 mod busiest;
 mod domains;
@@ -257,7 +258,8 @@ impl OpenCounters {
     /// Why there are none of the CPU. Without the others a wait for a CPU is all that is known.
     pub(crate) fn read(&mut self, buffer: &mut Vec<u8>, waits: &DomainWaits) -> Result<Counted, Absence> {
         if let OpenQueue::Domain(uuid) = &self.queue {
-            return waits.of(uuid);
+            let (time, looked) = waits.of(uuid)?;
+            return Ok(Counted { threads: vec![Some(time)], stalled: None, looked: Some(looked) });
         }
         let threads = self.queue.read(buffer)?;
         let stalled = self.stalls.as_mut().and_then(|files| {
@@ -289,6 +291,11 @@ impl OpenQueue {
             }
         }
     }
+}
+
+/// Asks the hypervisor, if any of these counters is of a Xen domain.
+pub(crate) fn ask_hypervisor(counters: &[(WorkloadId, OpenCounters)]) -> DomainWaits {
+    DomainWaits::ask(counters.iter().any(|(_, counters)| counters.is_of_domain()))
 }
 
 /// What the threads that were there throughout did between the first and the second reading, and between the third and

@@ -7,7 +7,6 @@ use std::io;
 use gleaner_planner::harm::RunTime;
 use gleaner_types::report::{Absence, AbsenceKind, Reason};
 
-use super::{Counted, OpenCounters};
 use crate::process::gone;
 use crate::xen::{self, Waits};
 
@@ -29,17 +28,17 @@ pub(super) struct Looked {
 pub(crate) struct DomainWaits(Option<Result<Waits, Absence>>);
 
 impl DomainWaits {
-    /// Asks the hypervisor's helper where there are domains to read.
-    pub(crate) fn ask<'a>(mut counters: impl Iterator<Item = &'a OpenCounters>) -> Self {
+    /// Asks the hypervisor's helper, where there are domains to read.
+    pub(super) fn ask(are_there: bool) -> Self {
         let failed = |error: io::Error| Absence {
             kind: AbsenceKind::Vanished,
             reason: Reason::HypervisorFailed { error: error.to_string().into() },
         };
-        Self(counters.any(OpenCounters::is_of_domain).then(|| xen::waits().map_err(failed)))
+        Self(are_there.then(|| xen::waits().map_err(failed)))
     }
 
-    /// The times of one domain.
-    pub(super) fn of(&self, uuid: &str) -> Result<Counted, Absence> {
+    /// The times of one domain, and by how many looks.
+    pub(super) fn of(&self, uuid: &str) -> Result<(RunTime, Looked), Absence> {
         let waits = match &self.0 {
             None => return Err(Absence::because(Reason::NotByHypervisor)),
             Some(Err(absence)) => return Err(absence.clone()),
@@ -53,7 +52,7 @@ impl DomainWaits {
             None => return Err(gone()),
         };
         let looked = Looked { id, looks: waits.looks, looked_ns: waits.looked_ns, scale: waits.scale };
-        Ok(Counted { threads: vec![Some(time)], stalled: None, looked: Some(looked) })
+        Ok((time, looked))
     }
 }
 
@@ -80,43 +79,38 @@ pub(super) fn look_ns(readings: [Option<Looked>; 4]) -> Result<u64, Absence> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::compare;
     use super::*;
     use crate::xen::Waited;
 
-    fn reading(id: u32, looks: u64, wait_ns: u64) -> Result<Counted, Absence> {
-        let domain = Waited { id, uuid: "u".to_owned(), cpu_ns: 1_000 * looks, wait_ns };
+    fn waits(id: u32, looks: u64) -> DomainWaits {
+        let domain = Waited { id, uuid: "u".to_owned(), cpu_ns: 7, wait_ns: 5 };
         let waits = Waits { looks, looked_ns: 1_000_000 * looks, scale: 3, domains: vec![domain] };
-        DomainWaits(Some(Ok(waits))).of("u")
+        DomainWaits(Some(Ok(waits)))
+    }
+
+    fn of(readings: [(u32, u64); 4]) -> Result<u64, Absence> {
+        look_ns(readings.map(|(id, looks)| Some(waits(id, looks).of("u").unwrap().1)))
     }
 
     #[test]
     fn a_domains_waits_say_how_long_a_look_stands_for() {
-        let [a, b, c, d] =
-            [(5, 0), (25, 700), (30, 800), (40, 900)].map(|(looks, wait)| reading(1, looks, wait).unwrap());
-        let compared = compare([&a, &b, &c, &d]).unwrap();
-        assert_eq!(compared.with, RunTime { cpu_ns: 20_000, wait_ns: 700 });
-        assert_eq!(compared.without, RunTime { cpu_ns: 10_000, wait_ns: 100 });
-        assert_eq!(compared.look_ns, 3_000_000, "each look is of one in three");
+        assert_eq!(waits(1, 5).of("u").unwrap().0, RunTime { cpu_ns: 7, wait_ns: 5 });
+        assert_eq!(of([(1, 5), (1, 25), (1, 30), (1, 40)]), Ok(3_000_000), "each look is of one in three");
+        assert_eq!(look_ns([None; 4]), Ok(0), "no domain");
     }
 
     #[test]
     fn too_few_looks_another_helper_and_another_domain_say_so() {
-        let compared = |readings: [(u32, u64); 4]| {
-            let [a, b, c, d] = readings.map(|(id, looks)| reading(id, looks, 0).unwrap());
-            compare([&a, &b, &c, &d]).map_err(|absence| absence.detail().into_owned())
-        };
-        assert!(compared([(1, 0), (1, 4), (1, 5), (1, 9)]).is_ok());
-        for few in
-            [[(1, 0), (1, 3), (1, 5), (1, 9)], [(1, 10), (1, 20), (1, 2), (1, 4)], [(1, 10), (1, 2), (1, 8), (1, 20)]]
-        {
-            assert!(compared(few).unwrap_err().contains("too seldom"), "{few:?}");
+        assert!(of([(1, 0), (1, 4), (1, 5), (1, 9)]).is_ok());
+        for few in [[0, 3, 5, 9], [10, 20, 2, 4], [10, 2, 8, 20]] {
+            assert_eq!(of(few.map(|looks| (1, looks))), Err(too_seldom()), "{few:?}");
         }
-        assert!(compared([(1, 0), (1, 9), (2, 10), (2, 20)]).is_err(), "started anew");
+        assert_eq!(of([(1, 0), (1, 9), (2, 10), (2, 20)]), Err(gone()), "started anew");
         let none = Waits { looks: 0, looked_ns: 0, scale: 0, domains: Vec::new() };
-        assert!(DomainWaits(Some(Ok(none))).of("u").unwrap_err().detail().contains("too seldom"));
+        assert_eq!(DomainWaits(Some(Ok(none))).of("u").unwrap_err(), too_seldom());
+        assert_eq!(waits(1, 5).of("v").unwrap_err(), gone());
         assert_eq!(DomainWaits::default().of("u").unwrap_err().reason, Reason::NotByHypervisor);
         let failed = Absence::described(AbsenceKind::Vanished, "no helper");
-        assert_eq!(DomainWaits(Some(Err(failed.clone()))).of("u"), Err(failed));
+        assert_eq!(DomainWaits(Some(Err(failed.clone()))).of("u").unwrap_err(), failed);
     }
 }
