@@ -16,8 +16,9 @@ use crate::looks::Looks;
 use crate::memory;
 use crate::protocol::{
     Answer, Domain, Failure, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting, State, Target, VERSION,
-    Volunteer,
+    Volunteer, Waited, Waits,
 };
+use crate::sampler::{Pace, Sampler};
 use crate::watchdog::{Paused, Watchdog};
 
 /// How long names, targets, caps and weights are taken to be as they were.
@@ -52,6 +53,7 @@ pub(crate) struct Domains {
     infos: Vec<DomainInfo>,
     looks: Looks,
     watchdog: Option<Watchdog>,
+    sampler: Option<Sampler>,
 }
 
 impl Domains {
@@ -66,6 +68,7 @@ impl Domains {
             infos: Vec::new(),
             looks: Looks::default(),
             watchdog: None,
+            sampler: None,
         })
     }
 
@@ -103,6 +106,8 @@ impl Domains {
             Request::Look {} => self.look().map(Answer::Look),
             Request::Memory {} => self.memory().map(Answer::Memory),
             Request::Target { uuid } => self.target(uuid).map(Answer::Target),
+            Request::Waits {} => self.waits().map(Answer::Waits),
+            Request::Cache {} => Ok(Answer::Cache(self.hypervisor.cache())),
         }
     }
 
@@ -192,6 +197,28 @@ impl Domains {
         })
     }
 
+    fn sampler(&mut self) -> Result<&Sampler, Failure> {
+        let sampler = match self.sampler.take() {
+            Some(sampler) => sampler,
+            None => Sampler::start(Hypervisor::open()?)
+                .map_err(|error| Failure::io("failed to start looking at virtual CPUs".into(), &error))?,
+        };
+        Ok(self.sampler.insert(sampler))
+    }
+
+    fn waits(&mut self) -> Result<Waits, Failure> {
+        self.sampler()?.ask(Pace::Fast, |waits| {
+            let (looks, looked_ns) = waits.looked();
+            let one = |domain: &crate::waits::Waited| Waited {
+                id: domain.run.id,
+                uuid: uuid_text(domain.run.uuid),
+                cpu_ns: domain.cpu_ns,
+                wait_ns: domain.wait_ns,
+            };
+            Waits { looks, looked_ns, scale: waits.scale(), domains: waits.domains().iter().map(one).collect() }
+        })
+    }
+
     fn sample(&mut self, now: Instant) -> Result<Vec<Domain>, Failure> {
         self.open_store()?;
         self.hypervisor.list_into(&mut self.infos)?;
@@ -203,7 +230,13 @@ impl Domains {
             self.backends.rescan();
             self.slow_read_at = Some(now);
         }
-        Ok(infos.into_iter().map(|info| self.domain(info)).collect())
+        // Without their waits the domains are told of all the same.
+        let waited = |waits: &crate::waits::Waits| -> Vec<Option<u64>> {
+            infos.iter().map(|info| waits.of(info.run()).map(|domain| domain.wait_ns)).collect()
+        };
+        let waited = self.sampler().and_then(|sampler| sampler.ask(Pace::Slow, waited)).unwrap_or_default();
+        let waited = waited.into_iter().chain(std::iter::repeat(None));
+        Ok(infos.iter().zip(waited).map(|(info, wait_ns)| self.domain(*info, wait_ns)).collect())
     }
 
     fn read_slow(&self, info: &DomainInfo) -> Slow {
@@ -216,7 +249,7 @@ impl Domains {
         }
     }
 
-    fn domain(&self, info: DomainInfo) -> Domain {
+    fn domain(&self, info: DomainInfo, wait_ns: Option<u64>) -> Domain {
         let slow = self.slow.get(&(info.id, info.uuid)).cloned().unwrap_or_default();
         Domain {
             disk: self.backends.disk(info.id),
@@ -227,6 +260,7 @@ impl Domains {
             control: info.id == CONTROL_DOMAIN,
             vcpus: info.vcpus,
             cpu_ns: info.cpu_ns,
+            wait_ns,
             memory_bytes: info.pages.saturating_mul(PAGE),
             memory_most_bytes: info.most_pages.saturating_mul(PAGE),
             memory_target_bytes: slow.target_bytes,

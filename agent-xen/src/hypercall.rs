@@ -30,18 +30,24 @@ const DOMCTL_VERSIONS: [u32; 3] = [0x15, 0x16, 0x17];
 
 const CREDIT: u32 = 5;
 const CREDIT2: u32 = 6;
-const PAUSED: u32 = 1 << 3;
+/// Flags of a domain (`XEN_DOMINF_*`).
 const DYING: u32 = 1 << 0;
+const SHUT_DOWN: u32 = 1 << 2;
+const PAUSED: u32 = 1 << 3;
+const BLOCKED: u32 = 1 << 4;
+const RUNNING: u32 = 1 << 5;
 
 pub(crate) const PAGE: usize = 4096;
 /// `sizeof(struct xen_domctl_getdomaininfo)`.
 const DOMAIN_INFO: usize = 112;
 /// Number of a domain that is not there.
 const NO_DOMAIN: u16 = 0x7fee;
+/// Highest number of a virtual CPU that is believed (`MAX_VIRT_CPUS` of PV guests).
+const MOST_VCPU: u32 = 8191;
 /// Most domains in one answer.
 pub(crate) const MOST_DOMAINS: usize = 4096;
 /// The argument's page, and room for the list of domains.
-const BUFFER: usize = PAGE + (MOST_DOMAINS * DOMAIN_INFO).next_multiple_of(PAGE);
+pub(crate) const BUFFER: usize = PAGE + (MOST_DOMAINS * DOMAIN_INFO).next_multiple_of(PAGE);
 
 #[repr(C)]
 struct Call {
@@ -79,20 +85,28 @@ pub(crate) struct Hypervisor {
 unsafe impl Send for Hypervisor {}
 
 /// What the hypervisor knows of a domain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct DomainInfo {
     pub(crate) id: u16,
     pub(crate) uuid: Uuid,
     pub(crate) paused: bool,
     pub(crate) dying: bool,
+    pub(crate) shut_down: bool,
+    /// All of its virtual CPUs that are online wait for an event.
+    pub(crate) blocked: bool,
+    /// One of them runs.
+    pub(crate) running: bool,
     pub(crate) pages: u64,
     pub(crate) most_pages: u64,
     /// Promised to it by the hypervisor while it is being built.
     pub(crate) claimed_pages: u64,
     pub(crate) cpu_ns: u64,
+    /// Virtual CPUs that are online.
     pub(crate) vcpus: u32,
     /// Its pool of CPUs.
     pub(crate) pool: u32,
+    /// Number of the last one.
+    pub(crate) highest_vcpu: u32,
 }
 
 impl DomainInfo {
@@ -174,8 +188,8 @@ impl Hypervisor {
 
     pub(crate) fn put<T: Copy>(&self, at: usize, value: T) {
         debug_assert!(at + size_of::<T>() <= BUFFER);
-        // SAFETY: the mapping is `BUFFER` bytes long, lives as long as `self`, and every place written is a constant
-        // well inside; unaligned writes need no alignment.
+        // SAFETY: the mapping is `BUFFER` bytes long, lives as long as `self`, and every place written is well inside by
+        // constants and bounded counts; unaligned writes need no alignment.
         unsafe { ptr::write_unaligned(self.buffer.add(at).cast(), value) }
     }
 
@@ -185,18 +199,27 @@ impl Hypervisor {
         unsafe { ptr::read_unaligned(self.buffer.add(at).cast()) }
     }
 
-    /// Where lists and sets are written that an argument points to.
-    pub(crate) fn map_address(&self) -> u64 {
-        self.buffer as u64 + PAGE as u64
-    }
-
     fn clear(&self, length: usize) {
         // SAFETY: as for `put`; callers clear at most the first page.
         unsafe { ptr::write_bytes(self.buffer, 0, length.min(BUFFER)) }
     }
 
+    /// Where a place of the memory is to the hypervisor.
+    pub(crate) fn address(&self, at: usize) -> u64 {
+        self.buffer as u64 + at as u64
+    }
+
+    pub(crate) fn domctl_version(&self) -> u32 {
+        self.domctl_version
+    }
+
     fn call(&self, number: u64) -> io::Result<()> {
-        let mut call = Call { number, arguments: [self.buffer as u64, 0, 0, 0, 0] };
+        self.call_with(number, [self.address(0), 0])
+    }
+
+    /// A call whose arguments are no more than that, and name nothing but the memory.
+    pub(crate) fn call_with(&self, number: u64, [first, second]: [u64; 2]) -> io::Result<()> {
+        let mut call = Call { number, arguments: [first, second, 0, 0, 0] };
         // SAFETY: the driver reads `call`, which lives through it; the hypervisor reads and writes the mapping, as far as
         // the structures in it say, which name no more than `BUFFER` bytes.
         let result = unsafe { libc::ioctl(self.privcmd.as_raw_fd(), IOCTL_HYPERCALL, &raw mut call) };
@@ -258,7 +281,7 @@ impl Hypervisor {
         let call = self.sysctl(SYSCTL_DOMAIN_LIST, |own| {
             own.put(8, 0_u16);
             own.put(12, MOST_DOMAINS as u32);
-            own.put(16, own.map_address());
+            own.put(16, own.address(PAGE));
         });
         call.map_err(|error| Failure::io("failed to list the domains".into(), &error))?;
         let count = self.get::<u32>(24) as usize;
@@ -269,11 +292,15 @@ impl Hypervisor {
                 id: self.get(at),
                 paused: flags & PAUSED != 0,
                 dying: flags & DYING != 0,
+                shut_down: flags & SHUT_DOWN != 0,
+                blocked: flags & BLOCKED != 0,
+                running: flags & RUNNING != 0,
                 pages: self.get(at + 8),
                 most_pages: self.get(at + 16),
                 claimed_pages: self.get(at + 24),
                 cpu_ns: self.get(at + 56),
                 vcpus: self.get(at + 64),
+                highest_vcpu: self.get::<u32>(at + 68).min(MOST_VCPU),
                 uuid: self.get(at + 76),
                 pool: self.get(at + 92),
             }

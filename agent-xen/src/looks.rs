@@ -48,18 +48,7 @@ mod tests {
 
     fn domain(id: u16, name: u8, cpu_ns: u64) -> DomainInfo {
         let uuid = [name; 16];
-        DomainInfo {
-            id,
-            uuid,
-            cpu_ns,
-            paused: false,
-            dying: false,
-            pages: 0,
-            most_pages: 0,
-            claimed_pages: 0,
-            vcpus: 1,
-            pool: 0,
-        }
+        DomainInfo { id, uuid, cpu_ns, vcpus: 1, ..DomainInfo::default() }
     }
 
     #[test]

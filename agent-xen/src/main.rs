@@ -6,12 +6,16 @@
 //! It is a program of its own because xenstore-rs, which it links, is under the GPL; nothing else links either.
 
 mod backends;
+mod cache;
 mod domains;
 mod hypercall;
 mod looks;
 mod memory;
 mod placing;
 mod protocol;
+mod sampler;
+mod vcpus;
+mod waits;
 mod watchdog;
 
 use std::io::{self, BufRead, Read, Write};

@@ -45,18 +45,7 @@ mod tests {
 
     fn domain(id: u16, pages: u64, most_pages: u64, claimed_pages: u64) -> DomainInfo {
         let uuid = [u8::try_from(id).unwrap(); 16];
-        DomainInfo {
-            id,
-            uuid,
-            cpu_ns: 0,
-            paused: false,
-            dying: false,
-            pages,
-            most_pages,
-            claimed_pages,
-            vcpus: 1,
-            pool: 0,
-        }
+        DomainInfo { id, uuid, pages, most_pages, claimed_pages, vcpus: 1, ..DomainInfo::default() }
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Hypervisor {
         self.sysctl(SYSCTL_POOL, |own| {
             own.put(8, POOL_INFO);
             own.put(12, pool);
-            own.put(32, own.map_address());
+            own.put(32, own.address(PAGE));
             own.put(40, MOST_CPUS as u32);
         })?;
         if self.get::<u32>(12) != pool {
@@ -66,7 +66,7 @@ impl Hypervisor {
     fn topology(&self) -> io::Result<Vec<Topology>> {
         self.sysctl(SYSCTL_TOPOLOGY, |own| {
             own.put(8, MOST_CPUS as u32);
-            own.put(16, own.map_address());
+            own.put(16, own.address(PAGE));
         })?;
         let count = (self.get::<u32>(8) as usize).min(MOST_CPUS);
         Ok((0..count).map(|cpu| self.get(PAGE + cpu * size_of::<Topology>())).collect())
@@ -99,7 +99,7 @@ impl Hypervisor {
     fn put_affinity(&self, vcpu: u32, cpus: &Map) {
         self.put(16, vcpu);
         self.put(20, HARD);
-        self.put(24, self.map_address());
+        self.put(24, self.address(PAGE));
         self.put(32, MOST_CPUS as u32);
         self.put(PAGE, *cpus);
     }

@@ -22,6 +22,8 @@ pub(crate) enum Request {
     Look {},
     Memory {},
     Target { uuid: String },
+    Waits {},
+    Cache {},
 }
 
 /// A domain of the volunteer, while it has this number.
@@ -89,6 +91,8 @@ pub(crate) enum Answer {
     Look(Look),
     Memory(MemoryNow),
     Target(Target),
+    Waits(Waits),
+    Cache(Cache),
     Error(Failure),
 }
 
@@ -163,6 +167,38 @@ pub(crate) struct Target {
     pub(crate) static_most_bytes: Option<u64>,
 }
 
+/// What the hypervisor can do with the last-level cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Cache {
+    pub(crate) monitoring: CacheFeature,
+    pub(crate) allocation: CacheFeature,
+}
+
+/// One of these, and what the hypervisor answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct CacheFeature {
+    pub(crate) there: bool,
+    pub(crate) answer: String,
+}
+
+/// How long the domains waited for a CPU, over the time that was looked at.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Waits {
+    pub(crate) looks: u64,
+    pub(crate) looked_ns: u64,
+    pub(crate) scale: u64,
+    pub(crate) domains: Vec<Waited>,
+}
+
+/// The same of one domain.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Waited {
+    pub(crate) id: u16,
+    pub(crate) uuid: String,
+    pub(crate) cpu_ns: u64,
+    pub(crate) wait_ns: u64,
+}
+
 /// One domain at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Domain {
@@ -172,6 +208,7 @@ pub(crate) struct Domain {
     pub(crate) control: bool,
     pub(crate) vcpus: u32,
     pub(crate) cpu_ns: u64,
+    pub(crate) wait_ns: Option<u64>,
     pub(crate) memory_bytes: u64,
     pub(crate) memory_most_bytes: u64,
     pub(crate) memory_target_bytes: Option<u64>,
@@ -262,6 +299,7 @@ mod tests {
         assert_eq!(set.setting(), Ok(Setting::Cap(30)));
         assert_eq!(parse(br#"{"look":{}}"#), Ok(Request::Look {}));
         assert_eq!(parse(br#"{"memory":{}}"#), Ok(Request::Memory {}));
+        assert_eq!(parse(br#"{"waits":{}}"#), Ok(Request::Waits {}));
         let volunteers = vec![Volunteer { uuid: "u".to_owned(), id: 3 }];
         let watch = Request::Watch { volunteers, lease_ms: 1_000 };
         assert_eq!(parse(br#"{"watch":{"volunteers":[{"uuid":"u","id":3}],"lease_ms":1000}}"#), Ok(watch));

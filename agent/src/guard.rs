@@ -149,13 +149,17 @@ impl Guard {
         let memory = MemoryWatch::new(settings.memory_bound, proc.join("meminfo"), &mut volunteer);
         let scratch = Scratch::default();
         let disks = DiskWatch::new(&settings.disks, &settings.state_dir, proc, scratch.clone());
+        // The kernel of a control domain has no scheduling points of domains to force.
+        let is_of_domains = volunteer.domains().is_some();
         let shared = Shared::new(law, volunteer, None);
         let mut guard = Self { shared, threads: Vec::new(), disks: None, by_hand: None, scratch };
         let own = Watch { meter, activation: 0 };
         guard.threads.push(guard.spawn("guard", move |shared| watch(shared, own, period))?);
         guard.threads.push(guard.spawn("memory", move |shared| watch_memory(shared, memory))?);
         guard.disks = Some(guard.spawn("disks", move |shared| watch_disks(shared, disks))?);
-        guard.shared.lock().points = Forcing::new(settings.scheduling_points);
+        if !is_of_domains {
+            guard.shared.lock().points = Forcing::new(settings.scheduling_points);
+        }
         Ok(guard)
     }
 

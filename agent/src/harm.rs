@@ -37,7 +37,7 @@ pub(crate) use self::record::{Circumstances, Recalled};
 use self::record::{Record, since_boot};
 use crate::kernel_file::read_short;
 use crate::sense::perf::parse_cpu_list;
-use crate::sense::run_queue::{Counted, OpenCounters, QueueSource, RunQueues, compare};
+use crate::sense::run_queue::{Counted, OpenCounters, QueueSource, RunQueues, ask_hypervisor, compare};
 
 /// A thread that wakes later than this has lost its trial: the guard lets the volunteer go by itself.
 const LATENESS: Duration = Duration::from_millis(400);
@@ -347,7 +347,7 @@ impl Worker {
         let counts = with_from.counted.iter().zip(&with_to.counted).zip(from.counted.iter().zip(&to.counted));
         let compared = |((a, b), (c, d)): Quadruple<'_>| -> Result<_, Absence> {
             let of = |counted: &'_ Result<Counted, Absence>| counted.clone();
-            Ok(compare([&of(a)?, &of(b)?, &of(c)?, &of(d)?]))
+            compare([&of(a)?, &of(b)?, &of(c)?, &of(d)?])
         };
         let ids = sources.into_iter().map(|(id, _)| id);
         Ok((ids.zip(counts.map(compared)).collect(), ran))
@@ -387,7 +387,8 @@ impl Worker {
 
     fn snapshot(&mut self, open: &mut [(WorkloadId, OpenCounters)]) -> Snapshot {
         let volunteer_ns = self.holder.cpu_ns();
-        let counted = open.iter_mut().map(|(_, queue)| queue.read(&mut self.buffer)).collect();
+        let waits = ask_hypervisor(open);
+        let counted = open.iter_mut().map(|(_, queue)| queue.read(&mut self.buffer, &waits)).collect();
         Snapshot { counted, volunteer_ns, at: Instant::now() }
     }
 

@@ -464,11 +464,6 @@ fn start_harm_meter(
     if actor.guard_status().is_none() {
         return Err(Reason::NoVolunteer);
     }
-    if actor.volunteer_domains().is_some() {
-        let why =
-            "the harm that Xen domains do is not measured: no kernel of this host tells when another domain waits";
-        return Err(Reason::Described(why.into()));
-    }
     let held = actor.take_held_volunteer().ok_or(Reason::Simulated)?;
     let recalled = recall(config, actor.volunteer_kind());
     HarmMeter::start(config.harm_settings(), Box::new(held), queues, seed, recalled).map_err(|error| {

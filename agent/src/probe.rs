@@ -2,9 +2,10 @@
 //! offers, for the hello and `doctor`. Called by the daemon. The rules that use the facts are elsewhere. Nothing here
 //! changes the host.
 
+use std::io;
 use std::path::Path;
 
-use gleaner_types::report::{Capability, HostFacts, Levers, Offer, Reason};
+use gleaner_types::report::{Absence, AbsenceKind, Capability, HostFacts, Levers, Offer, Reason};
 use gleaner_types::text::counted;
 use gleaner_types::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
@@ -15,6 +16,7 @@ use crate::levers::offer::{Finding, Host, absent, each_once};
 use crate::process::{pids, qemu};
 use crate::roots::Roots;
 use crate::sense::perf;
+use crate::xen::Cache;
 
 /// The host's facts, with what the agent may change on it. `trying` also tries what can only be found out by doing
 /// it, out of everybody's way; the kernel may load a module for that.
@@ -91,6 +93,9 @@ fn pressure(roots: &Roots) -> Finding {
 }
 
 fn cache_monitoring(roots: &Roots) -> Finding {
+    if crate::xen::is_control_domain(&roots.proc) {
+        return Err(cache_of_hypervisor(crate::xen::cache()));
+    }
     if roots.sys.join("fs/resctrl/info/L3_MON").exists() {
         return Ok("resctrl".to_owned());
     }
@@ -100,6 +105,26 @@ fn cache_monitoring(roots: &Roots) -> Finding {
         return absent(Reason::ResctrlNotMounted);
     }
     absent(Reason::NoCacheMonitor)
+}
+
+/// Why a control domain sees nothing of the cache. Its hypervisor monitors only domains that somebody has attached to that,
+/// which Gleaner does not.
+fn cache_of_hypervisor(asked: io::Result<Cache>) -> Absence {
+    let (monitoring, allocation) = match asked {
+        Ok(Cache { monitoring, allocation }) => (monitoring, allocation),
+        Err(error) => {
+            let reason = Reason::HypervisorFailed { error: error.to_string().into() };
+            return Absence { kind: AbsenceKind::NotSupported, reason };
+        }
+    };
+    let text = match monitoring.there {
+        true => {
+            "the hypervisor monitors the cache of domains that are attached to that (xl psr-cmt-attach), which Gleaner does not read"
+        }
+        false => "the hypervisor does not monitor the cache",
+    };
+    let answers = format!("{}; {}", monitoring.answer, allocation.answer);
+    Absence::described(AbsenceKind::NotSupported, format!("{text} ({})", answers.chars().take(160).collect::<String>()))
 }
 
 /// What an absence costs, and how to enable the capability; for an operator.
@@ -172,6 +197,21 @@ mod tests {
         assert!(facts.cores > 0 && facts.memory.0 > 0 && !facts.kernel.is_empty(), "{facts:?}");
         let order: Vec<_> = facts.offers.iter().map(|offer| offer.capability).collect();
         assert!(order.is_sorted() && order.len() == 15, "each once: {order:?}");
+    }
+
+    #[test]
+    fn the_cache_of_a_hypervisor_is_not_seen_and_its_own_answer_says_why() {
+        let feature = |there, answer: &str| crate::xen::CacheFeature { there, answer: answer.to_owned() };
+        let says = |there| {
+            let allocation = feature(false, "psr_alloc: none");
+            cache_of_hypervisor(Ok(Cache { monitoring: feature(there, "psr_cmt_op: asked"), allocation }))
+        };
+        assert_eq!(
+            says(false).detail(),
+            "the hypervisor does not monitor the cache (psr_cmt_op: asked; psr_alloc: none)"
+        );
+        assert!(says(true).detail().contains("xl psr-cmt-attach"));
+        assert!(cache_of_hypervisor(Err(io::ErrorKind::TimedOut.into())).detail().contains("cannot be asked"));
     }
 
     #[test]

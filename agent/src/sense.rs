@@ -462,7 +462,7 @@ impl Sensor {
             let source = match key {
                 WorkloadKey::Process { pid, .. } => QueueSource::Guest(*pid),
                 WorkloadKey::Cgroup(path) => QueueSource::Cgroup(path.clone()),
-                WorkloadKey::Domain(_) => QueueSource::Domain,
+                WorkloadKey::Domain(uuid) => QueueSource::Domain(uuid.clone()),
             };
             (followed.found.id.clone(), source)
         };

@@ -18,9 +18,11 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub(crate) use self::guarding::{CpuPlacing, DomainState, Run};
+#[cfg(test)]
+pub(crate) use self::guarding::Waited;
+pub(crate) use self::guarding::{CpuPlacing, DomainState, Run, Waits};
 pub(crate) use self::guarding::{
-    has_lapsed_since, lapses, look, memory, placing, state, unwatch, watch, watched, withhold,
+    has_lapsed_since, lapses, look, memory, placing, state, unwatch, waits, watch, watched, withhold,
 };
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};
@@ -46,6 +48,8 @@ pub(crate) struct Domain {
     /// It is the control domain, which is never a workload.
     pub(crate) control: bool,
     pub(crate) cpu_ns: u64,
+    /// How long its virtual CPUs waited for a CPU, by looks; `None` before the first.
+    pub(crate) wait_ns: Option<u64>,
     pub(crate) memory_bytes: u64,
     pub(crate) memory_most_bytes: u64,
     pub(crate) memory_target_bytes: Option<u64>,
@@ -168,6 +172,30 @@ pub(crate) fn target(uuid: &str) -> io::Result<MemoryTarget> {
     let target = answer.get("target").cloned().unwrap_or_default();
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, format!("a target that cannot be read: {error}"));
     serde_json::from_value(target).map_err(invalid)
+}
+
+/// What the hypervisor can do with the last-level cache.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Cache {
+    pub(crate) monitoring: CacheFeature,
+    pub(crate) allocation: CacheFeature,
+}
+
+/// One of these, and what the hypervisor answered.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct CacheFeature {
+    pub(crate) there: bool,
+    pub(crate) answer: String,
+}
+
+/// What the hypervisor can do with the last-level cache.
+///
+/// # Errors
+/// As [`sample`].
+pub(crate) fn cache() -> io::Result<Cache> {
+    let (mut answer, _) = ask(&json!({ "cache": {} }))?;
+    let cache = answer.get_mut("cache").map(Value::take).unwrap_or_default();
+    serde_json::from_value(cache).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Sets something of a domain; with a number only while it has that one.

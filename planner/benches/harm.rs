@@ -11,7 +11,7 @@ use gleaner_types::id::WorkloadId;
 
 fn trial(number: u64) -> Comparison {
     let side = |wait_ns: u64| RunTime { cpu_ns: 50_000_000 + 1_000 * number, wait_ns: wait_ns * (1 + number % 7) };
-    Comparison { with: side(900_000), without: side(300_000) }
+    Comparison::counted(side(900_000), side(300_000))
 }
 
 fn harm(criterion: &mut Criterion) {

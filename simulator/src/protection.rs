@@ -264,7 +264,7 @@ fn held_by_harm(scenario: &Scenario, mut world: World<'_>) -> Outcome {
             world.run(gleaner_planner::harm::SETTLING_TIME, Posture::Hold);
             let without = counted(world.run(trial.window, Posture::Hold), 0.0, &mut noise);
             let compared: Vec<Compared> =
-                foreground().into_iter().map(|id| (id, Ok(Comparison { with, without }))).collect();
+                foreground().into_iter().map(|id| (id, Ok(Comparison::counted(with, without)))).collect();
             change = machine.trial(world.now, &compared, harvest, &budgets);
         }
         changes.extend(change.map(|change| (world.now, change)));

@@ -7,5 +7,6 @@ mod guests;
 mod host;
 mod xen;
 mod xen_bounds;
+mod xen_harm;
 mod xen_placing;
 mod xen_volunteer;

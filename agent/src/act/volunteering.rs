@@ -42,7 +42,10 @@ impl Actor {
                 self.volunteer_dirs = volunteer.dirs();
                 self.volunteer_domains = volunteer.domains();
                 self.unbounded = volunteer.unbounded().to_vec();
-                self.clock = VolunteerClock::open(&paths, &volunteer.usage()).ok();
+                self.clock = match self.volunteer_domains {
+                    None => VolunteerClock::open(&paths, &volunteer.usage()).ok(),
+                    Some(_) => Some(VolunteerClock::of_domains()),
+                };
                 self.guard = Some(match settings.guard_by_hand {
                     true => Guard::by_hand(settings.guard, volunteer, meter),
                     false => Guard::start(settings, volunteer, meter).map_err(ActError::Thread)?,

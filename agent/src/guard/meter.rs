@@ -191,7 +191,14 @@ fn tick_ns() -> u64 {
 
 /// The CPU time of the volunteer alone, for the harm meter.
 #[derive(Debug)]
-pub(crate) struct VolunteerClock(Counter);
+pub(crate) struct VolunteerClock(Clock);
+
+#[derive(Debug)]
+enum Clock {
+    File(Counter),
+    /// Of the Xen domains that the helper watches over, together.
+    Domains,
+}
 
 impl VolunteerClock {
     /// Opens the file and reads it once.
@@ -199,7 +206,12 @@ impl VolunteerClock {
     /// # Errors
     /// [`MeterError`] when it cannot be read.
     pub(crate) fn open(paths: &MeterPaths, usage: &VolunteerUsage) -> Result<Self, MeterError> {
-        volunteer_counter(paths, usage).map(Self)
+        volunteer_counter(paths, usage).map(Clock::File).map(Self)
+    }
+
+    /// That of the Xen domains that the helper watches over.
+    pub(crate) fn of_domains() -> Self {
+        Self(Clock::Domains)
     }
 
     /// CPU time so far, in ns.
@@ -207,12 +219,23 @@ impl VolunteerClock {
     /// # Errors
     /// [`MeterError`] when it cannot be read.
     pub(crate) fn read_ns(&self) -> Result<u64, MeterError> {
-        self.0.read_ns(tick_ns())
+        match &self.0 {
+            Clock::File(counter) => counter.read_ns(tick_ns()),
+            Clock::Domains => xen::watched().iter().try_fold(0_u64, |sum, run| match xen::state(&run.uuid) {
+                Ok(state) => Ok(sum.saturating_add(state.cpu_ns)),
+                // One that is gone uses nothing.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(sum),
+                Err(error) => Err(MeterError::Hypervisor(error)),
+            }),
+        }
     }
 
     /// It counts the volunteer's time alone.
     pub(crate) fn is_its_own(&self) -> bool {
-        self.0.format != Format::Nice
+        match &self.0 {
+            Clock::File(counter) => counter.format != Format::Nice,
+            Clock::Domains => true,
+        }
     }
 }
 

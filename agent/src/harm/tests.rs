@@ -376,7 +376,7 @@ fn about_to_spare(holder: Unmovable) -> (Worker, Change) {
     // Harmed until it keeps CPUs free.
     let budgets = Budgets { all_percent: 1.0, ..Budgets::default() };
     let with = RunTime { cpu_ns: 50_000_000, wait_ns: 25_000_000 };
-    let comparison = Comparison { with, without: RunTime { wait_ns: 0, ..with } };
+    let comparison = Comparison::counted(with, RunTime { wait_ns: 0, ..with });
     let compared = [(WorkloadId::new("a").unwrap(), Ok(comparison))];
     let mut protecting =
         Protecting::new(Ladder::new(cpus().max(2), Means { spare: true, points: false }), Duration::ZERO);

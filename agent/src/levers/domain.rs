@@ -217,7 +217,7 @@ mod tests {
 
     fn state(cap_percent: &str) -> DomainState {
         let text = format!(
-            r#"{{"id":1,"vcpus":1,"paused":true,"cap_percent":{cap_percent},"weight":null,"memory_most_bytes":9437184,"lapses":0}}"#
+            r#"{{"id":1,"vcpus":1,"cpu_ns":0,"paused":true,"cap_percent":{cap_percent},"weight":null,"memory_most_bytes":9437184,"lapses":0}}"#
         );
         serde_json::from_str(&text).unwrap()
     }

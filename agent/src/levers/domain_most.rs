@@ -98,8 +98,7 @@ mod tests {
 
     #[test]
     fn it_is_of_one_run_and_in_pages() {
-        let text =
-            r#"{"id":3,"vcpus":1,"paused":true,"cap_percent":0,"weight":1,"memory_most_bytes":9437184,"lapses":0}"#;
+        let text = r#"{"id":3,"vcpus":1,"cpu_ns":0,"paused":true,"cap_percent":0,"weight":1,"memory_most_bytes":9437184,"lapses":0}"#;
         let state = serde_json::from_str(text).unwrap();
         let lever = |id| DomainMostLever { uuid: "u".into(), id };
         assert_eq!(lever(3).of(&state).unwrap(), LeverValue::Memory(Some(9 << 20)));

@@ -112,6 +112,7 @@ impl DomainReader {
         let mut raw = RawWorkload::absent(&Absence::because(Reason::NotByHypervisor));
         raw.cpu_ns = Reading::Value(domain.cpu_ns);
         raw.vcpu_ns = Reading::Value(domain.cpu_ns);
+        raw.wait_ns = domain.wait_ns.map_or_else(|| Reading::because(Reason::NeedsTwoSamples), Reading::Value);
         raw.memory = Reading::Value(Bytes(domain.memory_bytes));
         match domain.disk {
             Some(disk) => {
@@ -149,6 +150,7 @@ mod tests {
             name: uuid.into(),
             control,
             cpu_ns,
+            wait_ns: Some(cpu_ns / 5),
             memory_bytes: 4096,
             memory_most_bytes: 4096,
             memory_target_bytes: None,
@@ -175,6 +177,7 @@ mod tests {
         assert_eq!(reader.memory(), Reading::Value(Memory { total: Bytes(100), available: Bytes(20) }));
         assert_eq!(reader.guests().map(|domain| domain.name.as_str()).collect::<Vec<_>>(), ["b"]);
         assert_eq!(reader.read("b").cpu_ns, Reading::Value(5));
+        assert_eq!(reader.read("b").wait_ns, Reading::Value(1));
         assert_eq!(reader.read("a").cpu_ns.value(), None, "gone");
         assert_eq!(reader.read("b").disk_read.value(), None);
         reader.volunteers = vec!["b".to_owned(), "never".to_owned()];

@@ -1,10 +1,12 @@
 //! How long the foreground's threads ran and waited for a CPU: `/proc/TID/schedstat` of a guest's virtual CPUs, of a
 //! cgroup's tasks, or of the busiest processes where nothing in particular is foreground; `cpu.pressure` of a cgroup
 //! with too many threads. Also how long a cgroup, or a guest in a cgroup of its own, waited for the disk or for memory,
-//! by `io.pressure` and `memory.pressure`. In: what to look at. Out: raw readings, one per thread and one of both
-//! pressures. The harm meter opens them for one trial, reads them four times and closes them.
+//! by `io.pressure` and `memory.pressure`; and of a Xen domain what its virtual CPUs were seen to do (`domains`). In: what
+//! to look at. Out: raw readings, one per thread and one of both pressures. The harm meter opens them for one trial, reads
+//! them four times and closes them.
 
 mod busiest;
+mod domains;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -15,6 +17,8 @@ use gleaner_types::report::{Absence, AbsenceKind, Reason};
 
 pub(crate) use self::busiest::VolunteerMark;
 use self::busiest::{Busiest, MOST_GROUPS};
+pub(crate) use self::domains::DomainWaits;
+use self::domains::Looked;
 use super::cgroup::{parse_cpu_stat, parse_pressure_total};
 use crate::hierarchies::Hierarchies;
 use crate::kernel_file::{KeptFile, absence, names, read_bounded};
@@ -32,8 +36,8 @@ pub(crate) enum QueueSource {
     Guest(i32),
     /// All below a cgroup, by its path below the hierarchy's root.
     Cgroup(PathBuf),
-    /// A Xen domain, whose virtual CPUs are no threads here.
-    Domain,
+    /// A Xen domain, by UUID, whose virtual CPUs are no threads here.
+    Domain(String),
     /// The machine's busiest processes but for the volunteer's.
     EverythingElse,
 }
@@ -61,7 +65,9 @@ enum OpenQueue {
     Threads(Vec<KeptFile>),
     /// `cpu.stat` and `cpu.pressure` of its cgroup.
     Pressure(Box<[KeptFile; 2]>),
-    /// Neither.
+    /// What the hypervisor tells of the domain of this UUID.
+    Domain(String),
+    /// None of these.
     Absent(Absence),
 }
 
@@ -71,6 +77,8 @@ pub(crate) struct Counted {
     /// Of each thread; `None` of one that has ended.
     threads: Vec<Option<RunTime>>,
     stalled: Option<Stalled>,
+    /// Of a Xen domain, by how many looks.
+    looked: Option<Looked>,
 }
 
 /// Time in which some thread of a workload waited, once however many threads did.
@@ -103,7 +111,7 @@ impl RunQueues {
         let mut room = MOST_THREADS;
         let mut one = |source: &QueueSource| {
             let queue = match (&unsupported, source) {
-                (_, QueueSource::Domain) => OpenQueue::Absent(Absence::because(Reason::NotByHypervisor)),
+                (_, QueueSource::Domain(uuid)) => OpenQueue::Domain(uuid.clone()),
                 (Some(absence), _) => OpenQueue::Absent(absence.clone()),
                 (None, source) => self.open_one(source, &mut room, now),
             };
@@ -130,7 +138,7 @@ impl RunQueues {
 
     fn open_one(&mut self, source: &QueueSource, room: &mut usize, now: Instant) -> OpenQueue {
         let paths = match source {
-            QueueSource::Domain => return OpenQueue::Absent(Absence::because(Reason::NotByHypervisor)),
+            QueueSource::Domain(uuid) => return OpenQueue::Domain(uuid.clone()),
             QueueSource::Guest(pid) => self.of_guest(*pid),
             QueueSource::EverythingElse => {
                 let processes = self.busiest.choose(now).to_vec();
@@ -157,7 +165,7 @@ impl RunQueues {
         let group = match source {
             QueueSource::Cgroup(path) => mount.join(path),
             QueueSource::Guest(pid) => self.own_group(mount, *pid)?,
-            QueueSource::Domain | QueueSource::EverythingElse => return None,
+            QueueSource::Domain(_) | QueueSource::EverythingElse => return None,
         };
         let file = |name: &str| Some(group.join(name)).filter(|path| path.exists()).map(KeptFile::new);
         Some(Box::new([file("io.pressure")?, file("memory.pressure")?]))
@@ -239,18 +247,27 @@ fn too_many() -> OpenQueue {
 }
 
 impl OpenCounters {
-    /// Reads all counters.
+    /// It is a Xen domain's.
+    fn is_of_domain(&self) -> bool {
+        matches!(self.queue, OpenQueue::Domain(_))
+    }
+
+    /// Reads all counters; those of a Xen domain are in `waits`.
     ///
     /// # Errors
     /// Why there are none of the CPU. Without the others a wait for a CPU is all that is known.
-    pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Counted, Absence> {
+    pub(crate) fn read(&mut self, buffer: &mut Vec<u8>, waits: &DomainWaits) -> Result<Counted, Absence> {
+        if let OpenQueue::Domain(uuid) = &self.queue {
+            let (time, looked) = waits.of(uuid)?;
+            return Ok(Counted { threads: vec![Some(time)], stalled: None, looked: Some(looked) });
+        }
         let threads = self.queue.read(buffer)?;
         let stalled = self.stalls.as_mut().and_then(|files| {
             let [disk, memory] = &mut **files;
             let disk_ns = disk.read(buffer).and_then(parse_pressure_total).ok()?;
             Some(Stalled { disk_ns, memory_ns: memory.read(buffer).and_then(parse_pressure_total).ok()? })
         });
-        Ok(Counted { threads, stalled })
+        Ok(Counted { threads, stalled, looked: None })
     }
 }
 
@@ -258,6 +275,7 @@ impl OpenQueue {
     fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Vec<Option<RunTime>>, Absence> {
         match self {
             Self::Absent(absence) => Err(absence.clone()),
+            Self::Domain(_) => Err(Absence::because(Reason::NotByHypervisor)),
             Self::Threads(files) => {
                 let one = |file: &mut KeptFile| {
                     let (cpu_ns, wait_ns) = file.read(buffer).and_then(parse_schedstat).ok()?;
@@ -275,11 +293,20 @@ impl OpenQueue {
     }
 }
 
+/// Asks the hypervisor, if any of these counters is of a Xen domain.
+pub(crate) fn ask_hypervisor(counters: &[(WorkloadId, OpenCounters)]) -> DomainWaits {
+    DomainWaits::ask(counters.iter().any(|(_, counters)| counters.is_of_domain()))
+}
+
 /// What the threads that were there throughout did between the first and the second reading, and between the third and
 /// the fourth, with what their workload waited for the disk or for memory.
-pub(crate) fn compare(readings: [&Counted; 4]) -> Comparison {
+///
+/// # Errors
+/// When a Xen domain was looked at too seldom.
+pub(crate) fn compare(readings: [&Counted; 4]) -> Result<Comparison, Absence> {
+    let look_ns = domains::look_ns(readings.map(|reading| reading.looked))?;
     let [with_from, with_to, from, to] = readings.map(|reading| &reading.threads);
-    let mut sum = Comparison::default();
+    let mut sum = Comparison { look_ns, ..Comparison::default() };
     for (((with_from, with_to), from), to) in with_from.iter().zip(with_to).zip(from).zip(to) {
         if let (Some(with_from), Some(with_to), Some(from), Some(to)) = (with_from, with_to, from, to) {
             sum.with = sum.with.plus(with_to.since(*with_from));
@@ -290,7 +317,7 @@ pub(crate) fn compare(readings: [&Counted; 4]) -> Comparison {
         sum.with = sum.with.plus(with_to.since(with_from));
         sum.without = sum.without.plus(to.since(from));
     }
-    sum
+    Ok(sum)
 }
 
 #[cfg(test)]
@@ -341,15 +368,15 @@ mod tests {
         host.write("proc/12/schedstat", "500 10 3\n");
         let mut queue = open_one(&host, QueueSource::Cgroup("shop".into()));
         let mut buffer = Vec::new();
-        let first = queue.read(&mut buffer).unwrap();
+        let first = queue.read(&mut buffer, &DomainWaits::default()).unwrap();
         assert_eq!(first.threads, [Some(time(1000, 20)), Some(time(500, 10))]);
         assert_eq!(first.stalled, None, "without the files of pressure");
         host.write("proc/11/schedstat", "1600 80 4\n");
-        let second = queue.read(&mut buffer).unwrap();
+        let second = queue.read(&mut buffer, &DomainWaits::default()).unwrap();
         // One that ends counts for neither side.
-        let gone = Counted { threads: vec![second.threads[0], None], stalled: None };
-        let compared = compare([&first, &second, &second, &gone]);
-        assert_eq!(compared, Comparison { with: time(600, 60), without: time(0, 0) });
+        let gone = Counted { threads: vec![second.threads[0], None], stalled: None, looked: None };
+        let compared = compare([&first, &second, &second, &gone]).unwrap();
+        assert_eq!(compared, Comparison::counted(time(600, 60), time(0, 0)));
     }
 
     #[test]
@@ -358,12 +385,12 @@ mod tests {
         let many: String = (1..=MOST_THREADS + 1).map(|tid| format!("{tid}\n")).collect();
         host.write("cg/big/cgroup.threads", &many);
         let mut queue = open_one(&host, QueueSource::Cgroup("big".into()));
-        let absence = queue.read(&mut Vec::new()).unwrap_err();
+        let absence = queue.read(&mut Vec::new(), &DomainWaits::default()).unwrap_err();
         assert_eq!(absence.reason, Reason::TooManyThreads { most: 1_024 });
         host.write("cg/big/cpu.stat", "usage_usec 7\n");
         host.write("cg/big/cpu.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=3\n");
         let mut queue = open_one(&host, QueueSource::Cgroup("big".into()));
-        assert_eq!(queue.read(&mut Vec::new()).unwrap().threads, [Some(time(7_000, 3_000))]);
+        assert_eq!(queue.read(&mut Vec::new(), &DomainWaits::default()).unwrap().threads, [Some(time(7_000, 3_000))]);
         // A list too long to be read is too many as well.
         host.write("cg/big/cgroup.threads", &many.repeat(20));
         assert!(matches!(open_one(&host, QueueSource::Cgroup("big".into())).queue, OpenQueue::Pressure(_)));
@@ -377,11 +404,18 @@ mod tests {
             host.write(&format!("proc/7/task/{tid}/schedstat"), &format!("{tid} 0 0\n"));
         }
         let mut queue = open_one(&host, QueueSource::Guest(7));
-        assert_eq!(queue.read(&mut Vec::new()).unwrap().threads, [Some(time(8, 0)), Some(time(9, 0))]);
+        assert_eq!(
+            queue.read(&mut Vec::new(), &DomainWaits::default()).unwrap().threads,
+            [Some(time(8, 0)), Some(time(9, 0))]
+        );
         host.write("proc/7/task/8/comm", "qemu");
         host.write("proc/7/task/9/comm", "qemu");
         let mut queue = open_one(&host, QueueSource::Guest(7));
-        assert_eq!(queue.read(&mut Vec::new()).unwrap().threads.len(), 3, "unnamed: all of them");
+        assert_eq!(
+            queue.read(&mut Vec::new(), &DomainWaits::default()).unwrap().threads.len(),
+            3,
+            "unnamed: all of them"
+        );
     }
 
     fn pressed(host: &Host, group: &str, disk_us: u64, memory_us: u64) {
@@ -398,18 +432,18 @@ mod tests {
         host.write("proc/11/schedstat", "1000 20 3\n");
         pressed(&host, "shop", 10, 1);
         let mut queue = open_one(&host, QueueSource::Cgroup("shop".into()));
-        let mut read = || queue.read(&mut Vec::new()).unwrap();
+        let mut read = || queue.read(&mut Vec::new(), &DomainWaits::default()).unwrap();
         let first = read();
         host.write("proc/11/schedstat", "1500 20 3\n");
         pressed(&host, "shop", 14, 3);
         let second = read();
         pressed(&host, "shop", 15, 9);
         let third = read();
-        let compared = compare([&first, &second, &second, &third]);
-        assert_eq!(compared, Comparison { with: time(500, 4_000), without: time(0, 6_000) });
+        let compared = compare([&first, &second, &second, &third]).unwrap();
+        assert_eq!(compared, Comparison::counted(time(500, 4_000), time(0, 6_000)));
         // A reading that is missing leaves the disk out of both sides.
         let blind = Counted { stalled: None, ..second.clone() };
-        assert_eq!(compare([&first, &blind, &second, &third]), Comparison { with: time(500, 0), without: time(0, 0) });
+        assert_eq!(compare([&first, &blind, &second, &third]).unwrap(), Comparison::counted(time(500, 0), time(0, 0)));
     }
 
     #[test]
@@ -420,7 +454,9 @@ mod tests {
         host.write("proc/7/cgroup", "4:cpu:/elsewhere\n0::/machine/vm\n");
         pressed(&host, "machine/vm", 10, 1);
         host.write("cg/machine/vm/cgroup.procs", "7\n");
-        let stalled = |host: &Host| open_one(host, QueueSource::Guest(7)).read(&mut Vec::new()).unwrap().stalled;
+        let stalled = |host: &Host| {
+            open_one(host, QueueSource::Guest(7)).read(&mut Vec::new(), &DomainWaits::default()).unwrap().stalled
+        };
         assert_eq!(stalled(&host), Some(Stalled { disk_ns: 10_000, memory_ns: 1_000 }));
         host.write("cg/machine/vm/cgroup.procs", "7\n8\n");
         assert_eq!(stalled(&host), None);
@@ -429,8 +465,8 @@ mod tests {
     #[test]
     fn what_cannot_be_read_says_why() {
         let host = Host::new();
-        let reason = |queue: &mut OpenCounters| queue.read(&mut Vec::new()).unwrap_err();
-        assert_eq!(reason(&mut open_one(&host, QueueSource::Domain)).reason, Reason::NotByHypervisor);
+        let reason = |queue: &mut OpenCounters| queue.read(&mut Vec::new(), &DomainWaits::default()).unwrap_err();
+        assert_eq!(reason(&mut open_one(&host, QueueSource::Domain("u".into()))).reason, Reason::NotByHypervisor);
         host.write("proc/self/schedstat", "0 0 0\n");
         let absence = reason(&mut open_one(&host, QueueSource::Guest(7)));
         assert!(absence.detail().contains("CONFIG_SCHEDSTATS"), "{absence}");
@@ -443,13 +479,13 @@ mod tests {
         let own = i32::try_from(std::process::id()).unwrap();
         let mut queue = queues.open(&[(id("own"), QueueSource::Guest(own))], Instant::now()).pop().unwrap().1;
         let mut buffer = Vec::new();
-        let first = queue.read(&mut buffer).unwrap();
+        let first = queue.read(&mut buffer, &DomainWaits::default()).unwrap();
         let begin = Instant::now();
         while begin.elapsed().as_millis() < 50 {
             std::hint::black_box(begin.elapsed());
         }
-        let second = queue.read(&mut buffer).unwrap();
-        let compared = compare([&first, &second, &second, &second]);
+        let second = queue.read(&mut buffer, &DomainWaits::default()).unwrap();
+        let compared = compare([&first, &second, &second, &second]).unwrap();
         assert!(compared.with.cpu_ns > 0 && compared.without.cpu_ns == 0, "{compared:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The guard's way to the hypervisor: a helper of its own, which is asked many times a second and never waits for xenstore.
-//! In: the volunteer's domains, looks, settings of CPU. Out: what the volunteer and the others used, a domain's state, and
-//! how often the helper may have paused the volunteer by itself. Called by the guard's meter, the levers of domains and the
-//! volunteer.
+//! In: the volunteer's domains, looks, settings of CPU. Out: what the volunteer and the others used, how long domains waited,
+//! a domain's state, and how often the helper may have paused the volunteer by itself. Called by the meters of the guard and
+//! of harm, the levers of domains and the volunteer.
 //!
 //! The helper pauses the volunteer's domains when no look came for as long as the lease, or when its pipe closes. One that
 //! fails is given up, upon which it pauses them, and is replaced at the next question, so that whoever is told of the failure
@@ -25,6 +25,7 @@ const REST: Duration = Duration::from_secs(1);
 const RELAPSE: Duration = Duration::from_secs(5);
 const LOOK: &[u8] = b"{\"look\":{}}\n";
 const MEMORY: &[u8] = b"{\"memory\":{}}\n";
+const WAITS: &[u8] = b"{\"waits\":{}}\n";
 
 static GUARDING: Mutex<Guarding> = Mutex::new(Guarding::new());
 
@@ -34,6 +35,8 @@ pub(crate) struct DomainState {
     /// Changes with each start.
     pub(crate) id: u32,
     pub(crate) vcpus: u32,
+    /// Since it started.
+    pub(crate) cpu_ns: u64,
     pub(crate) paused: bool,
     /// Ceiling in percent of one CPU, 0 is none; `None` where the scheduler has no ceilings.
     pub(crate) cap_percent: Option<u32>,
@@ -77,10 +80,31 @@ pub(crate) struct Look {
     pub(crate) physical_cpus: u32,
 }
 
+/// How long domains waited for a CPU, by looks at drawn moments. It begins anew with another helper.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Waits {
+    pub(crate) looks: u64,
+    /// The time that they stand for.
+    pub(crate) looked_ns: u64,
+    /// For how many virtual CPUs each stands that was looked at.
+    pub(crate) scale: u64,
+    pub(crate) domains: Vec<Waited>,
+}
+
+/// The same of one domain, over the time that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Waited {
+    pub(crate) id: u32,
+    pub(crate) uuid: String,
+    pub(crate) cpu_ns: u64,
+    pub(crate) wait_ns: u64,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
     Look(Look),
+    Waits(Waits),
     State(DomainState),
     Placing(CpuPlacing),
     Memory(MemoryNow),
@@ -263,6 +287,17 @@ pub(crate) fn look() -> io::Result<Look> {
 pub(crate) fn memory() -> io::Result<MemoryNow> {
     match with(|guarding| guarding.ask(MEMORY))? {
         (Answer::Memory(memory), _) => Ok(memory),
+        _ => Err(unexpected()),
+    }
+}
+
+/// How long domains waited for a CPU so far. The helper begins to look, if it does not yet, and goes on for two seconds.
+///
+/// # Errors
+/// When there is no helper, or it failed.
+pub(crate) fn waits() -> io::Result<Waits> {
+    match with(|guarding| guarding.ask(WAITS))? {
+        (Answer::Waits(waits), _) => Ok(waits),
         _ => Err(unexpected()),
     }
 }

@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn asks_and_is_answered() {
         let sample = r#"read l; echo '{"sample":{"domains":[{"id":3,"uuid":"u","name":"one","control":false,"vcpus":1,
-            "cpu_ns":5,"memory_bytes":8,"memory_most_bytes":9,"memory_target_bytes":null,"paused":false,
+            "cpu_ns":5,"wait_ns":null,"memory_bytes":8,"memory_most_bytes":9,"memory_target_bytes":null,"paused":false,
             "cap_percent":30,"weight":256,"disk":null,"network":{"receive_bytes":1,"transmit_bytes":2}}]}}'; "#
             .replace('\n', "");
         let refusal = r#"read l; echo '{"error":{"kind":"absent","message":"no domain x"}}'; sleep 9"#;

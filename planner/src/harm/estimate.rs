@@ -8,7 +8,8 @@
 //! extra wait per CPU time itself.
 //!
 //! The interval is a jackknife over trials (Quenouille 1956, Tukey 1958): each is left out once. It is taken of the
-//! logarithm, where a ratio of two such sums is nearly normal, with Student's t for the number of trials.
+//! logarithm, where a ratio of two such sums is nearly normal, with Student's t for the number of trials. Where waits are
+//! sampled by looks, as on Xen, it is no narrower than the number of looks allows.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -58,6 +59,26 @@ pub struct Comparison {
     pub with: RunTime,
     /// In the window without.
     pub without: RunTime,
+    /// Where waits are sampled, the time that one look of one virtual CPU stands for, in ns; 0 where they are counted.
+    pub look_ns: u64,
+}
+
+impl Comparison {
+    /// One whose waits were counted, not sampled.
+    #[must_use]
+    pub const fn counted(with: RunTime, without: RunTime) -> Self {
+        Self { with, without, look_ns: 0 }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            with: self.with.plus(other.with),
+            without: self.without.plus(other.without),
+            look_ns: self.look_ns.max(other.look_ns),
+        }
+    }
 }
 
 /// What trials say.
@@ -96,6 +117,7 @@ pub struct Trials(VecDeque<(Duration, Comparison)>);
 struct Sums {
     with: [f64; 2],
     without: [f64; 2],
+    look: f64,
 }
 
 impl Sums {
@@ -104,12 +126,21 @@ impl Sums {
             sums[0] += sign * side.cpu_ns as f64;
             sums[1] += sign * side.wait_ns as f64;
         }
+        self.look += sign * one.look_ns as f64;
     }
 
     /// Logarithm of the ratio of what work takes with the volunteer and without; `None` where a side used no CPU.
     fn log_ratio(&self) -> Option<f64> {
         let per_cpu = |[cpu, wait]: [f64; 2]| (cpu >= 1.0).then(|| (wait.max(0.0) / cpu).ln_1p());
         Some(per_cpu(self.with)? - per_cpu(self.without)?)
+    }
+
+    /// The variance of that logarithm by the sampling of waits alone: the number of looks that met a wait is at least as
+    /// uncertain as a Poisson count, and one more than was met stands for those that no look met.
+    fn sampling_variance(&self, trials: f64) -> f64 {
+        let look = self.look / trials;
+        let of = |[cpu, wait]: [f64; 2]| look * (wait.max(0.0) + look) / (cpu + wait.max(0.0)).powi(2);
+        if look > 0.0 { of(self.with) + of(self.without) } else { 0.0 }
     }
 }
 
@@ -160,6 +191,8 @@ impl Trials {
         let Some(whole) = sums.log_ratio() else { return Estimate::TooLittleActivity };
         let mean = left_out.iter().sum::<f64>() / n;
         let variance = left_out.iter().map(|one| (one - mean).powi(2)).sum::<f64>() * (n - 1.0) / n;
+        // Trials in which hardly any look met a wait are alike by chance.
+        let variance = variance.max(sums.sampling_variance(n));
         let margin = student(n - 1.0) * variance.sqrt();
         let percent = |log: f64| log.exp_m1() * 100.0;
         match HarmInterval::new(percent(whole), percent(whole - margin), percent(whole + margin), count) {
@@ -182,6 +215,54 @@ fn student(freedom: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sampled_waits_that_no_look_met_leave_an_interval() {
+        let side = RunTime { cpu_ns: 300_000_000, wait_ns: 0 };
+        let trials = |look_ns: u64, count: u64| {
+            let mut trials = Trials::default();
+            for second in 0..count {
+                trials.add(Duration::from_secs(second), Comparison { look_ns, ..Comparison::counted(side, side) });
+            }
+            match trials.estimate() {
+                Estimate::Known(harm) => harm,
+                other => panic!("{other:?}"),
+            }
+        };
+        let counted = trials(0, 8);
+        assert_eq!((counted.low_percent, counted.high_percent), (0.0, 0.0));
+        // 10 ms a look beside 2.4 s of CPU a side: 2.36 * sqrt(2) * 10 / 2400 = 1.4 %.
+        let sampled = trials(10_000_000, 8);
+        assert!((sampled.high_percent - 1.40).abs() < 0.02 && sampled.mean_percent == 0.0, "{sampled:?}");
+        assert!(trials(10_000_000, 80).high_percent < 0.15, "it falls with the number of looks");
+    }
+
+    /// A domain of one virtual CPU that works and waits by turns, met at drawn moments.
+    #[test]
+    fn the_interval_of_sampled_waits_contains_the_truth() {
+        use rand_chacha::ChaCha8Rng;
+        use rand_chacha::rand_core::{RngCore, SeedableRng};
+        const LOOK_NS: u64 = 10_000_000;
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        for wait_permille in [2, 20, 200] {
+            let mut contained = 0;
+            for _ in 0..200 {
+                let mut trials = Trials::default();
+                for second in 0..24 {
+                    // 35 looks a window; it waits at so many of 1,000 moments beside the volunteer, and at none without.
+                    let met = (0..35).filter(|_| random.next_u32() % 1_000 < wait_permille).count() as u64;
+                    let cpu_ns = 350_000_000 - 350_000 * u64::from(wait_permille);
+                    let with = RunTime { cpu_ns, wait_ns: met * LOOK_NS };
+                    let without = RunTime { cpu_ns: 350_000_000, wait_ns: 0 };
+                    trials.add(Duration::from_secs(second), Comparison { with, without, look_ns: LOOK_NS });
+                }
+                let truth = 100.0 * f64::from(wait_permille) / f64::from(1_000 - wait_permille);
+                let Estimate::Known(harm) = trials.estimate() else { panic!() };
+                contained += u32::from((harm.low_percent..=harm.high_percent).contains(&truth));
+            }
+            assert!(contained >= 180, "{contained} of 200 at {wait_permille} of 1,000");
+        }
+    }
 
     #[test]
     fn students_t_is_the_tables() {

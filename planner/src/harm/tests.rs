@@ -40,7 +40,7 @@ impl Synthetic {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
             RunTime { cpu_ns: cpu as u64, wait_ns: (cpu * waits * self.noise()) as u64 }
         };
-        Comparison { with: side(alone + added), without: side(alone) }
+        Comparison::counted(side(alone + added), side(alone))
     }
 
     /// The true harm, in percent.
@@ -68,7 +68,7 @@ fn a_hand_computed_example() {
     let mut trials = Trials::default();
     assert_eq!(trials.estimate(), Estimate::TooFewTrials(0));
     for second in 0..10 {
-        trials.add(Duration::from_secs(second), Comparison { with: of(12), without: of(2) });
+        trials.add(Duration::from_secs(second), Comparison::counted(of(12), of(2)));
     }
     let Estimate::Known(harm) = trials.estimate() else { panic!("{:?}", trials.estimate()) };
     assert!((harm.mean_percent - 100.0 * (1.12 / 1.02 - 1.0)).abs() < 1e-9, "{harm:?}");
@@ -113,7 +113,7 @@ fn a_workload_that_sleeps_is_not_compared() {
     let asleep = RunTime { cpu_ns: 20_000, wait_ns: 5 };
     let mut trials = Trials::default();
     for second in 0..50 {
-        trials.add(Duration::from_secs(second), Comparison { with: asleep, without: asleep });
+        trials.add(Duration::from_secs(second), Comparison::counted(asleep, asleep));
     }
     assert_eq!(trials.estimate(), Estimate::TooLittleActivity);
     // All of its activity in one trial says nothing of its spread.
@@ -121,7 +121,7 @@ fn a_workload_that_sleeps_is_not_compared() {
     let mut trials = Trials::default();
     for second in 0..20 {
         let side = if second == 5 { once } else { RunTime::default() };
-        trials.add(Duration::from_secs(second), Comparison { with: side, without: side });
+        trials.add(Duration::from_secs(second), Comparison::counted(side, side));
     }
     assert_eq!(trials.estimate(), Estimate::TooLittleActivity);
 }
@@ -153,7 +153,7 @@ fn id(name: &str) -> WorkloadId {
 
 fn compared(name: &str, wait_ms: u64) -> Compared {
     let side = |wait_ms: u64| RunTime { cpu_ns: 100_000_000, wait_ns: wait_ms * 1_000_000 };
-    (id(name), Ok(Comparison { with: side(wait_ms), without: side(1) }))
+    (id(name), Ok(Comparison::counted(side(wait_ms), side(1))))
 }
 
 #[test]
@@ -217,7 +217,7 @@ proptest! {
         for (second, (cpu, wait, cpu_alone, wait_alone)) in (0..).zip(trials.iter().copied()) {
             let with = RunTime { cpu_ns: cpu, wait_ns: wait };
             let without = RunTime { cpu_ns: cpu_alone, wait_ns: wait_alone };
-            kept.add(Duration::from_secs(second), Comparison { with, without });
+            kept.add(Duration::from_secs(second), Comparison::counted(with, without));
         }
         match kept.estimate() {
             Estimate::Known(harm) => {
@@ -238,7 +238,7 @@ proptest! {
             let trial = workload.trial();
             once.add(Duration::from_secs(second), trial);
             let double = |side: RunTime| side.plus(side);
-            let doubled = Comparison { with: double(trial.with), without: double(trial.without) };
+            let doubled = Comparison::counted(double(trial.with), double(trial.without));
             twice.add(Duration::from_secs(second), doubled);
         }
         let (Estimate::Known(once), Estimate::Known(twice)) = (once.estimate(), twice.estimate()) else {

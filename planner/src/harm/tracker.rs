@@ -106,8 +106,7 @@ impl HarmTracker {
                 Ok(comparison) => {
                     followed.trials.add(now, comparison);
                     followed.absent = None;
-                    all.with = all.with.plus(comparison.with);
-                    all.without = all.without.plus(comparison.without);
+                    all = all.plus(comparison);
                     measured = true;
                 }
                 Err(absence) => {

@@ -57,8 +57,7 @@ impl Evidence {
         let mut measured = false;
         for (workload, result) in compared {
             let Ok(one) = result else { continue };
-            sum.with = sum.with.plus(one.with);
-            sum.without = sum.without.plus(one.without);
+            sum = sum.plus(*one);
             measured = true;
             if budgets.own_percent.contains_key(workload) {
                 self.own.entry(workload.clone()).or_default().add(now, *one);

@@ -32,7 +32,7 @@ pub(super) fn slower(name: &str, percent: f64) -> Compared {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and not negative")]
     let with = RunTime { cpu_ns: 50_000_000, wait_ns: (500_000.0 * percent) as u64 };
     let without = RunTime { cpu_ns: 50_000_000, wait_ns: 0 };
-    (workload(name), Ok(Comparison { with, without }))
+    (workload(name), Ok(Comparison::counted(with, without)))
 }
 
 /// A machine, a clock that moves 12 s a trial, and what changed.

@@ -145,7 +145,7 @@ fn compare(host: &Host, with: &[RunTime], without: &[RunTime]) -> anyhow::Result
     let of = |(number, (with, without)): (usize, (&RunTime, &RunTime))| {
         let result = match absent {
             true => Err(Absence::described(AbsenceKind::Malformed, "its counters hold no numbers")),
-            false => Ok(Comparison { with: *with, without: *without }),
+            false => Ok(Comparison::counted(*with, *without)),
         };
         Ok((host.workload(number)?, result))
     };

@@ -12,6 +12,7 @@ fn domain(uuid: &str, name: &str) -> Domain {
         name: name.into(),
         control: name == "Domain-0",
         cpu_ns: 0,
+        wait_ns: None,
         memory_bytes: 0,
         memory_most_bytes: 0,
         memory_target_bytes: None,
@@ -40,7 +41,9 @@ fn found(left: &[Record]) -> DomainVolunteer {
 }
 
 fn state_of(id: u32, paused: bool, parameters: &str) -> DomainState {
-    let text = format!(r#"{{"id":{id},"vcpus":2,"paused":{paused},{parameters},"lapses":0}}"#);
+    let text = format!(
+        r#"{{"id":{id},"vcpus":2,"cpu_ns":0,"paused":{paused},{parameters},"memory_most_bytes":9437184,"lapses":0}}"#
+    );
     serde_json::from_str(&text).unwrap()
 }
 
