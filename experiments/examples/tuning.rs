@@ -1,6 +1,7 @@
 //! Settings of the controllers that BConf is compared with, on simulated TPC-W ([`gleaner_experiments::bconf::tuning`]). In:
 //! optionally the number of seeds. Out: a line per setting. Run by hand:
 //! `cargo run --release -p gleaner-experiments --example tuning`.
+#![expect(clippy::disallowed_methods, reason = "it is run by hand, and told how many seeds")]
 
 use gleaner_experiments::bconf::tuning;
 
