@@ -11,9 +11,9 @@ use xenstore_rs::Xs;
 use xenstore_rs::unix::XsUnix;
 
 use crate::backends::Backends;
-use crate::hypercall::{DomainInfo, Hypervisor, Run, Uuid};
+use crate::hypercall::{CONTROL_DOMAIN, DomainInfo, Hypervisor, Run, Uuid, uuid_text};
 use crate::looks::Looks;
-use crate::memory;
+use crate::memory::{self, PAGE, SLACK_KIB};
 use crate::protocol::{
     Answer, Domain, Failure, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting, State, Target, VERSION,
     Volunteer, Waited, Waits,
@@ -23,11 +23,7 @@ use crate::watchdog::{Paused, Watchdog};
 
 /// How long names, targets, caps and weights are taken to be as they were.
 const FRESH: Duration = Duration::from_secs(5);
-pub(crate) const CONTROL_DOMAIN: u16 = 0;
-pub(crate) const PAGE: u64 = 4096;
 const KIB: u64 = 1024;
-/// Memory a domain may hold beyond its target, as libxl leaves it (`LIBXL_MAXMEM_CONSTANT`).
-pub(crate) const SLACK_KIB: u64 = 1024;
 /// Bounds of the volunteer's lease in ms. (Chosen: shorter than the shortest a loaded control domain would miss by itself;
 /// longer than the longest would leave a volunteer to itself.)
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
@@ -383,17 +379,6 @@ fn parse_uuid(text: &str) -> Result<Uuid, Failure> {
         *byte = u8::try_from(high * 16 + low).map_err(|_| malformed())?;
     }
     Ok(uuid)
-}
-
-pub(crate) fn uuid_text(bytes: Uuid) -> String {
-    let mut text = String::with_capacity(36);
-    for (index, byte) in bytes.iter().enumerate() {
-        if [4, 6, 8, 10].contains(&index) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
 }
 
 #[cfg(test)]

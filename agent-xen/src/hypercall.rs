@@ -37,6 +37,7 @@ const PAUSED: u32 = 1 << 3;
 const BLOCKED: u32 = 1 << 4;
 const RUNNING: u32 = 1 << 5;
 
+pub(crate) const CONTROL_DOMAIN: u16 = 0;
 pub(crate) const PAGE: usize = 4096;
 /// `sizeof(struct xen_domctl_getdomaininfo)`.
 const DOMAIN_INFO: usize = 112;
@@ -385,6 +386,18 @@ impl Hypervisor {
         let call = self.domctl(DOMCTL_MAX_MEMORY, domain, |own| own.put(16, kib));
         call.map_err(|error| Failure::io(format!("failed to let domain {domain} have {kib} KiB"), &error))
     }
+}
+
+/// As the toolstack writes it.
+pub(crate) fn uuid_text(bytes: Uuid) -> String {
+    let mut text = String::with_capacity(36);
+    for (index, byte) in bytes.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&index) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
 }
 
 #[cfg(test)]

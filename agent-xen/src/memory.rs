@@ -1,10 +1,12 @@
 //! The hypervisor's memory. In: what is there and free, the list of domains, and which of them are the volunteer. Out: what
 //! the foreground may still take, and what the volunteer has. Called by `domains`.
 
-use crate::domains::{CONTROL_DOMAIN, PAGE, SLACK_KIB, uuid_text};
-use crate::hypercall::{DomainInfo, Run};
+use crate::hypercall::{CONTROL_DOMAIN, DomainInfo, Run, uuid_text};
 use crate::protocol::{HostMemory, VolunteerMemory};
 
+pub(crate) const PAGE: u64 = 4096;
+/// Memory a domain may hold beyond its target, as libxl leaves it (`LIBXL_MAXMEM_CONSTANT`).
+pub(crate) const SLACK_KIB: u64 = 1024;
 /// Pages a domain may hold beyond its target, as libxl leaves it.
 const SLACK_PAGES: u64 = SLACK_KIB * 1024 / PAGE;
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::MemoryNow;
 use super::helper::{self, Helper, PROGRAM, not_of_a_domain, refusal, refused};
+use super::memory::MemoryNow;
 
 /// How long the helper lets the volunteer run without a look, in ms. (Chosen: twenty looks.)
 const LEASE_MS: u64 = 1_000;
