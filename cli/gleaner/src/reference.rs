@@ -144,6 +144,7 @@ mod tests {
             ("The agent volunteer.guest", "none"),
             ("The agent volunteer.memory_bandwidth_percent", "all of it"),
             ("The agent volunteer.memory_floor_mib", memory.as_str()),
+            ("The agent volunteer.memory_least_mib", "what each was found with"),
             ("The agent volunteer.unit", "none"),
             ("The agent volunteer.user", "none"),
             ("The aggregator local_host", "the machine's own name"),
