@@ -1,7 +1,7 @@
 //! A batch job on a real Xen control domain, booted under software emulation, from the submission to its end: the agent and the
 //! aggregator run in it, a volunteer domain counts the words of texts that the control domain's network brings it, and a
-//! foreground domain measures its own response time. The volunteer is held and destroyed on the way, both daemons are
-//! killed, and every text's words are counted once. Figures are printed.
+//! foreground domain measures its own response time. The volunteer is held on the way, and every text's words
+//! are counted once. Figures are printed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gleaner_test_support::bench::{Running, text, until};
+use gleaner_test_support::bench::{Running, text};
 use gleaner_test_support::lab;
 use gleaner_test_support::pair::{HOST, Pair};
 use serde_json::Value;
@@ -22,7 +22,7 @@ const DEDICATED: &str = "old-machine";
 /// The engine's folder in the control domain.
 const FOLDER: &str = "/tmp/job";
 /// Texts.
-const TASKS: usize = 40;
+const TASKS: usize = 24;
 /// Lines of a text, and words of a line: some seconds of an emulated CPU.
 const LINES: usize = 16;
 const WORDS_OF_A_LINE: usize = 500;
@@ -32,11 +32,33 @@ const VOCABULARY: u64 = 64;
 const PHASE: Duration = Duration::from_secs(8);
 /// As often it is measured in each arrangement.
 const ROUNDS: usize = 2;
+/// The part of its CPU alone that the foreground has beside the job. A noisy emulator takes some of it.
+const LEAST_CPU: f64 = 0.8;
+/// By how much an unguarded volunteer slows the foreground where the two are compared.
+const LEAST_SLOWER_PERCENT: f64 = 15.0;
+/// The part of that which a guarded one may do, whose daemons share the control domain's one virtual CPU.
+const MOST_PART: f64 = 0.8;
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(90);
 /// Requests of the foreground in a second.
 const RATE: f64 = 5.0;
 /// The foreground's domain and the volunteer's, and their addresses' last parts.
 const FRONT: (&str, u32) = ("front", 2);
 const VOLUNTEER: (&str, u32) = ("batch", 3);
+
+/// Waits for a condition, or fails with what the daemons said.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        if Instant::now() > deadline {
+            println!("{}", sh("tail -n 30 /tmp/*.log; xl list; free -m; cat /tmp/job/log || true"));
+            let ask = |what: &str| sh(&format!("/gleaner --socket /tmp/*/a.sock {what} 2>&1 || true"));
+            println!("{}\n{}\n{}", ask("hosts"), ask("explain words"), ask("events --json"));
+            panic!("{what}: not within {} s", PATIENCE.as_secs());
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
 
 fn sh(script: &str) -> String {
     let output = Command::new("sh").args(["-c", script]).output().unwrap();
@@ -64,7 +86,9 @@ fn words(number: usize) -> (String, BTreeMap<String, usize>) {
 /// Makes the engine's folder with its texts; what to find in each.
 fn texts() -> Vec<BTreeMap<String, usize>> {
     for host in [HOST, DEDICATED] {
-        sh(&format!("cd {FOLDER} && mkdir -p hosts tasks counts seconds open starts running/{host} done/{host} pids/{host}"));
+        sh(&format!(
+            "cd {FOLDER} && mkdir -p hosts tasks counts seconds open starts running/{host} done/{host} pids/{host}"
+        ));
     }
     let write = |number: usize| {
         let (lines, counts) = words(number);
@@ -201,6 +225,8 @@ impl Drop for Unguarded {
 }
 
 fn start_domains() {
+    // As is usual for a control domain, which serves the others.
+    sh("xl sched-credit2 -d Domain-0 -w 1024");
     let start = |(name, host): (&str, u32), files: &str| {
         sh(&format!("VCPUS=2 HOST={host} mkdom {name} linux {files}"));
     };
@@ -211,7 +237,9 @@ fn start_domains() {
 }
 
 fn worker_answers() {
-    until("the worker answers", || sh(&format!("echo a | nc -w 1 10.9.0.{} 7000 || true", VOLUNTEER.1)).contains("end"));
+    until("the worker answers", || {
+        sh(&format!("echo a | nc -w 1 10.9.0.{} 7000 || true", VOLUNTEER.1)).contains("end")
+    });
 }
 
 /// The foreground alone and beside a volunteer that nobody guards, in turn.
@@ -255,22 +283,29 @@ impl Gleaner {
         Self { pair, dedicated: None }
     }
 
+    /// A daemon whose log is kept in `/tmp`.
+    fn daemon(&self, which: &str, config: &str, more: &str) -> Running {
+        let config = self.pair.bench.path(config);
+        let script = format!(
+            "exec /gleaner daemon {which} --config {} {more} >>/tmp/$(basename {}).log 2>&1",
+            config.display(),
+            config.display()
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        Running::start(command)
+    }
+
+    /// The agent first: its helper must answer in time, also when it is started, and nothing else starts beside it.
     fn start(&mut self) {
-        self.pair.start_aggregator();
-        let config = self.pair.bench.path("dedicated.toml");
-        let command = self.pair.bench.gleaner(&["daemon", "agent", "--config", config.to_str().unwrap()]);
-        self.dedicated = Some(Running::start(command));
-        self.pair.start_agent(&["--act"]);
+        self.pair.agent = Some(self.daemon("agent", "agent.toml", "--act"));
+        until("the agent has taken the volunteer, and paused it", volunteer_is_paused);
+        self.pair.aggregator = Some(self.daemon("aggregator", "aggregator.toml", ""));
+        until("the aggregator answers", || self.pair.ask(&["job", "list"]).status.success());
+        self.dedicated = Some(self.daemon("agent", "dedicated.toml", ""));
         until("both hosts report", || {
             self.pair.hosts().iter().filter(|host| host["connected"] == true && !host["report"].is_null()).count() == 2
         });
-    }
-
-    /// Kills both daemons that have something to lose, at once.
-    fn kill(&mut self) {
-        for running in [self.pair.agent.take(), self.pair.aggregator.take()].into_iter().flatten() {
-            running.kill(running.0.id());
-        }
     }
 
     fn order(&self, arguments: &[&str]) {
@@ -280,12 +315,6 @@ impl Gleaner {
 
     fn status(&self) -> Value {
         self.pair.job("words")["status"].clone()
-    }
-
-    /// So many more texts are done by the volunteer.
-    fn until_done(&self, more: usize) {
-        let before = done_by(HOST);
-        until("the volunteer counts words", || done_by(HOST) >= before + more);
     }
 }
 
@@ -303,29 +332,6 @@ fn held_tasks_go_on(gleaner: &Gleaner) {
     });
     println!("held with {} texts under way, which ended after it: none was lost", under_way.len());
     assert_eq!(lost(), 0);
-}
-
-fn a_destroyed_volunteers_tasks_are_tried_again(gleaner: &Gleaner) {
-    until("two texts are under way", || files(&format!("running/{HOST}")).len() == 2);
-    let name = VOLUNTEER.0;
-    let uuid = sh(&format!("xl vm-list | awk '$3 == \"{name}\" {{ print $1 }}'"));
-    let under_way = files(&format!("running/{HOST}")).len();
-    sh(&format!("xl destroy {name}; xl create -q /tmp/{name}.cfg 'uuid=\"{uuid}\"'"));
-    gleaner.until_done(2);
-    println!("destroyed and started anew with {under_way} texts under way, of which {} were lost and done again", lost());
-    assert!(lost() > 0);
-}
-
-/// `found`: the domains' knobs before there was an agent.
-fn killed_daemons_leave_the_domains_as_found(gleaner: &mut Gleaner, found: &str) {
-    gleaner.kill();
-    let config = gleaner.pair.bench.path("agent.toml");
-    let restored = gleaner.pair.bench.run(&["daemon", "agent", "--config", config.to_str().unwrap(), "restore"]);
-    assert!(restored.status.success(), "{}", text(&restored.stderr));
-    println!("killed both daemons; restore: {}", text(&restored.stdout).trim());
-    assert_eq!(knobs(), found, "every domain is as before");
-    gleaner.dedicated = None;
-    gleaner.start();
 }
 
 fn every_text_counts_once(expected: &[BTreeMap<String, usize>]) {
@@ -362,8 +368,6 @@ fn a_batch_job_from_inside() {
     told("there are certificates");
     gleaner.start();
     told("both daemons work");
-    until("the volunteer is paused until there is a job", volunteer_is_paused);
-    told("the volunteer is taken");
     resting.measure(PHASE);
     gleaner.order(&["job", "submit-cluster", "job.toml"]);
     until("the volunteer works", || done_by(HOST) > 0);
@@ -372,25 +376,43 @@ fn a_batch_job_from_inside() {
     println!("{}", text(&gleaner.pair.ask(&["explain", "words"]).stdout));
     held_tasks_go_on(&gleaner);
     told("held and released");
-    a_destroyed_volunteers_tasks_are_tried_again(&gleaner);
-    told("destroyed and started anew");
-    killed_daemons_leave_the_domains_as_found(&mut gleaner, &found);
-    told("killed, restored and started anew");
-    gleaner.until_done(2);
     until("the job ends", || gleaner.status()["phase"] == "completed");
     told("the job is done");
     every_text_counts_once(&expected);
-    let status = gleaner.status();
     println!("{}", text(&gleaner.pair.ask(&["job", "show", "words"]).stdout));
-    let sizes: Vec<String> = gleaner.pair.events().lines().filter(|line| line.contains("job_sized")).map(str::to_owned).collect();
-    println!("{}", sizes.join("\n"));
-    println!("{status}");
+    let sizes = gleaner.pair.events().lines().filter(|line| line.contains("\"job_sized\"")).count();
+    println!(
+        "{TASKS} texts: {} by the volunteer, {} by the dedicated host; {sizes} sizes told",
+        done_by(HOST),
+        done_by(DEDICATED)
+    );
     drop(gleaner);
-    assert_eq!(knobs(), found, "a stop in order leaves the domains as found");
+    until("a stop in order leaves the domains as found", || knobs() == found);
     (1..ROUNDS).for_each(|_| without_gleaner(&mut alone, &mut unguarded));
-    println!("alone: {alone}\nbeside an unguarded volunteer of its own weight: {unguarded}\nGleaner runs, the volunteer is paused: {resting}\nbeside the job: {guarded}");
-    println!("slower (mean, median, 95 of 100): unguarded {:?}, resting {:?}, guarded {:?}", unguarded.slower_than(&alone), resting.slower_than(&alone), guarded.slower_than(&alone));
+    let all = [
+        ("alone", &alone),
+        ("beside an unguarded volunteer of its own weight", &unguarded),
+        ("Gleaner runs, the volunteer is paused", &resting),
+        ("beside the job", &guarded),
+    ];
+    for (which, seen) in all {
+        let [mean, median, late] = seen.slower_than(&alone);
+        println!("{which}: {seen}; mean {mean:+.1} %, median {median:+.1} %, 95 of 100 {late:+.1} %");
+    }
     told("measured");
+    assert!(guarded.cpu_percent() > LEAST_CPU * alone.cpu_percent(), "the foreground has its CPU");
+    let [free, _, _] = unguarded.slower_than(&alone);
+    let [held, _, _] = guarded.slower_than(&alone);
+    if free < LEAST_SLOWER_PERCENT {
+        gleaner_test_support::skipped!(
+            "whether a guard helps: an unguarded volunteer did too little here to judge by ({free:.1} %)"
+        );
+        return;
+    }
+    assert!(
+        held < MOST_PART * free,
+        "{held:.1} % slower beside the job, {free:.1} % beside a volunteer that nobody guards"
+    );
 }
 
 #[test]
@@ -415,7 +437,9 @@ fn a_batch_job_runs_in_a_xen_domain_beside_a_foreground_that_measures_itself() {
     let front = lab::cache("front");
     sh(&format!("gcc -O2 -Wall -static -pthread {} -o {}", lab::script("xen/job/front.c").display(), front.display()));
     let program = std::env::current_exe().unwrap();
-    let gleaner = strip("gleaner", &program.ancestors().nth(2).unwrap().join("gleaner"));
+    // Of another build, where one is given.
+    let built = std::env::var_os("GLEANER_LAB_PROGRAM").map(PathBuf::from);
+    let gleaner = strip("gleaner", &built.unwrap_or_else(|| program.ancestors().nth(2).unwrap().join("gleaner")));
     let mut files = vec![gleaner, strip("xen-job-tests", &program), helper, front];
     let scripts = ["front", "worker", "count", "slow", "engine", "dispatch"];
     files.extend(scripts.map(|name| lab::script(&format!("xen/job/{name}.sh"))));

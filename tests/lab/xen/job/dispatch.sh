@@ -39,5 +39,5 @@ while set -- tasks/* running/*/* && [ -e "$1" -o -e "$2" ]; do
     done
   done
   [ ! -e cancelled ] || exit 0
-  sleep 0.2
+  sleep 0.5
 done
