@@ -6,7 +6,7 @@
 #   DIR/linux.cpio         beside it where wanted: Linux guests, and what serves their network and disks
 # Needs on Debian 12: apt-get, dpkg-deb, busybox-static, cpio, xz-utils, gcc. Remove DIR to build anew.
 set -euo pipefail
-[ $# = 1 ] || { sed -n '2,8p' "$0"; exit 64; }
+[ $# = 1 ] || { sed -n '2,7p' "$0"; exit 64; }
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1" && cd "$1"
 exec 9>.lock && flock 9
