@@ -157,11 +157,11 @@ impl Seen {
         self.responses.iter().sum::<f64>() / self.responses.len() as f64
     }
 
-    /// The time within which this part of the requests was answered.
-    fn within(&self, part: f64) -> f64 {
+    /// The time within which so many percent of the requests were answered.
+    fn within(&self, percent: usize) -> f64 {
         let mut sorted = self.responses.clone();
         sorted.sort_by(f64::total_cmp);
-        sorted[(sorted.len() as f64 * part) as usize]
+        sorted[sorted.len() * percent / 100]
     }
 
     /// How much longer than this its mean response is, in percent.
@@ -178,8 +178,8 @@ impl fmt::Display for Seen {
             "mean {:.1} ms, median {:.1}, 95 of 100 within {:.1}; {} requests in {:.0} s, {:.0} % of those due; CPU: foreground \
              {foreground:.1} %, volunteer {volunteer:.1} %, control domain {control:.1} %",
             self.mean(),
-            self.within(0.5),
-            self.within(0.95),
+            self.within(50),
+            self.within(95),
             self.responses.len(),
             self.time_s,
             100.0 * self.responses.len() as f64 / (RATE * self.time_s),
@@ -354,6 +354,21 @@ fn a_batch_job_from_inside() {
     assert!(held < slower, "{held:.1} % slower beside the job, {slower:.1} % beside a volunteer that nobody guards");
 }
 
+/// `gleaner` as it is released, because an emulated control domain is too slow for the daemons of a debug build: that of
+/// another build where one is given, or built here.
+fn optimized_program() -> Result<PathBuf, String> {
+    if let Some(built) = std::env::var_os("GLEANER_LAB_PROGRAM") {
+        return Ok(built.into());
+    }
+    let test = std::env::current_exe().unwrap();
+    let target = test.ancestors().nth(3).unwrap();
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["build", "--release", "--quiet", "--locked", "--package", "gleaner", "--manifest-path"]);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).arg("--target-dir").arg(target);
+    let built = command.output().map_err(|error| format!("cargo cannot be run: {error}"))?;
+    if built.status.success() { Ok(target.join("release/gleaner")) } else { Err(text(&built.stderr)) }
+}
+
 #[test]
 fn a_batch_job_runs_in_a_xen_domain_beside_a_foreground_that_measures_itself() {
     const TEST: &str = "a_batch_job_runs_in_a_xen_domain_beside_a_foreground_that_measures_itself";
@@ -378,10 +393,11 @@ fn a_batch_job_runs_in_a_xen_domain_beside_a_foreground_that_measures_itself() {
         sh(&format!("gcc -O2 -Wall -static -pthread {} -o {}", source.display(), program.display()));
         program
     };
+    let gleaner = match optimized_program() {
+        Ok(gleaner) => strip("gleaner", &gleaner),
+        Err(why) => panic!("{why}"),
+    };
     let program = std::env::current_exe().unwrap();
-    // Of another build, where one is given.
-    let built = std::env::var_os("GLEANER_LAB_PROGRAM").map(PathBuf::from);
-    let gleaner = strip("gleaner", &built.unwrap_or_else(|| program.ancestors().nth(2).unwrap().join("gleaner")));
     let mut files = vec![gleaner, strip("xen-job-tests", &program), helper, compile("front"), compile("engine")];
     files.extend(["front", "worker", "count", "slow"].map(|name| lab::script(&format!("xen/job/{name}.sh"))));
     let mut command = Command::new(lab::script("xen/host.sh"));
