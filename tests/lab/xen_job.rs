@@ -21,7 +21,7 @@ const DEDICATED: &str = "old-machine";
 /// The engine's folder in the control domain.
 const FOLDER: &str = "/tmp/job";
 /// Texts.
-const TASKS: usize = 30;
+const TASKS: usize = 20;
 /// Lines of a page, words of a line, and how often a text repeats its page: some seconds of an emulated CPU.
 const LINES: usize = 16;
 const WORDS_OF_A_LINE: usize = 500;
@@ -31,9 +31,9 @@ const VOCABULARY: u64 = 64;
 /// How long the foreground is measured without Gleaner, at a time.
 const PHASE: Duration = Duration::from_secs(20);
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Requests of the foreground in a second.
-const RATE: f64 = 5.0;
+const RATE: f64 = 2.5;
 /// By how much an unguarded volunteer slows the foreground's mean response where the two are compared.
 const LEAST_SLOWER_PERCENT: f64 = 15.0;
 /// The foreground's domain and the volunteer's, and their addresses' last parts.
