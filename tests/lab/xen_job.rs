@@ -21,7 +21,7 @@ const DEDICATED: &str = "old-machine";
 /// The engine's folder in the control domain.
 const FOLDER: &str = "/tmp/job";
 /// Texts.
-const TASKS: usize = 20;
+const TASKS: usize = 30;
 /// Lines of a page, words of a line, and how often a text repeats its page: some seconds of an emulated CPU.
 const LINES: usize = 16;
 const WORDS_OF_A_LINE: usize = 500;
@@ -31,7 +31,7 @@ const VOCABULARY: u64 = 64;
 /// How long the foreground is measured without Gleaner, at a time.
 const PHASE: Duration = Duration::from_secs(20);
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(90);
 /// Requests of the foreground in a second.
 const RATE: f64 = 2.5;
 /// By how much an unguarded volunteer slows the foreground's mean response where the two are compared.
@@ -206,7 +206,7 @@ fn unguarded() -> (Seen, usize) {
 }
 
 fn start_domains() {
-    // As is usual for a control domain, which serves the others.
+    // As is usual for a control domain, which serves the others: more than they have.
     sh("xl sched-credit2 -d Domain-0 -w 2048");
     let start = |(name, host): (&str, u32), files: &str| {
         sh(&format!("VCPUS=2 HOST={host} mkdom {name} linux {files}"));
