@@ -14,7 +14,7 @@ scheduler=credit2 cpus=2 mem=1536 limit=300 vcpus=1 linux=
 while getopts s:c:m:T:v:l option; do case $option in
   s) scheduler=$OPTARG;; c) cpus=$OPTARG;; m) mem=$OPTARG;; T) limit=$OPTARG;; v) vcpus=$OPTARG;; l) linux=yes;; *) exit 64;;
 esac; done; shift $((OPTIND - 1))
-[ $# -ge 2 ] || { sed -n '2,10p' "$0"; exit 64; }
+[ $# -ge 2 ] || { sed -n '2,11p' "$0"; exit 64; }
 images=$(cd "$1" && pwd) script=$2; shift
 work=$(mktemp -d); trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 mkdir -p "$work/files/t"
