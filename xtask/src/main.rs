@@ -110,7 +110,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         "hogs_of_the_normal_class_do_several_times",
         "without_a_volunteer_the_interval_holds_zero",
     ];
-    const PROGRAMS: [(&str, &[&str], &[&str]); 12] = [
+    const PROGRAMS: [(&str, &[&str], &[&str]); 13] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
         // Their tasks sleep, so they may run at the same time.
         (
@@ -124,6 +124,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         ("queue", &["--test", "queue"], &[]),
         ("spark", &["--test", "spark"], &[]),
         ("lab", &["--test", "lab"], &[]),
+        ("a batch job on Xen", &["--test", "xen_job"], &[]),
         ("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST),
         ("the agent's tests on a version 2 host", &["--lib"], &["version_2"]),
         ("isolation", &["--test", "matrix"], &[]),

@@ -1,0 +1,3 @@
+#!/bin/sh
+# In the foreground domain: its service.
+exec ./front
