@@ -309,7 +309,7 @@ fn unsupported(error: io::Error) -> io::Error {
 }
 
 /// Bytes that may go at once: 20 ms of the rate, at least two large frames, so that a slow rate still passes them.
-fn burst(rate: u64) -> u32 {
+pub(crate) fn burst(rate: u64) -> u32 {
     u32::try_from(rate / 50).unwrap_or(u32::MAX).max(2 * 65_536)
 }
 

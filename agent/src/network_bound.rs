@@ -28,6 +28,8 @@ pub use self::links::LinkChoice;
 use self::links::Links;
 pub(crate) use self::links::of_mbit;
 use self::vifs::Vifs;
+use crate::act::managed::ForeignWrite;
+use crate::act::restore::foreign_event;
 use crate::act::volunteer::found::FoundLevers;
 use crate::bpf::{self, CgroupLimiter};
 use crate::hierarchies::Hierarchies;
@@ -106,6 +108,8 @@ impl NetworkBound {
         found: FoundLevers,
         is_active: impl Fn() -> bool + Send + 'static,
     ) -> Result<Self, NetworkBoundError> {
+        // There may be no interface yet to find out with.
+        try_queues()?;
         Self::start_with(Holder::open(sys, choice, Limiter::Vifs(Vifs::new(sys, found)))?, is_active)
     }
 
@@ -190,12 +194,17 @@ pub(crate) fn probe(sys: &Path, choice: &LinkChoice, hierarchies: &Hierarchies) 
 /// # Errors
 /// [`NetworkBoundError`]: what is missing.
 pub(crate) fn probe_on_domains(sys: &Path, choice: &LinkChoice) -> Result<String, NetworkBoundError> {
-    for direction in [Direction::Receive, Direction::Transmit] {
-        netlink::probe(direction).map_err(NetworkBoundError::Queues)?;
-    }
+    try_queues()?;
     let links = Links::find(sys, choice)?;
     let mbit = links.capacity().per_sec() / of_mbit(1.0).per_sec();
     Ok(format!("queues of its domains' interfaces; {} at {mbit} Mbit/s", links.names().join(", ")))
+}
+
+fn try_queues() -> Result<(), NetworkBoundError> {
+    for direction in [Direction::Receive, Direction::Transmit] {
+        netlink::probe(direction).map_err(NetworkBoundError::Queues)?;
+    }
+    Ok(())
 }
 
 /// The thread.
@@ -204,17 +213,19 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
     loop {
         let active = is_active();
         let outcome = if active { holder.step(Instant::now()) } else { holder.rest() };
-        if outcome.is_err() {
-            // What cannot be set either is tried again with the next step; the first error says why.
-            _ = holder.fall_back();
-        }
+        // What cannot be set either is tried again with the next step; the first error says why.
+        let is_held = outcome.is_ok() || holder.fall_back().is_ok();
+        let met = holder.limiter.take_met();
         let mut inner = shared.lock();
+        let room = EVENTS.saturating_sub(inner.events.len());
+        inner.events.extend(met.iter().map(foreign_event).take(room));
         if outcome.is_err() != failing {
             failing = outcome.is_err();
             if let Err(error) = &outcome {
-                tracing::warn!(error = %Chain(error), "the volunteer's network traffic cannot be measured; it has the least ceiling");
+                tracing::warn!(error = %Chain(error), "{}", failing_at(is_held));
             }
-            let absent = outcome.err().map(|error| Absence::described(AbsenceKind::Vanished, chain(&error)));
+            let reason = |error: NetworkBoundError| format!("{}, because {}", failing_at(is_held), chain(&error));
+            let absent = outcome.err().map(|error| Absence::described(AbsenceKind::Vanished, reason(error)));
             if inner.events.len() < EVENTS {
                 inner.events.push(Event::SensorChanged { sensor: "network bound".to_owned(), absent });
             }
@@ -228,6 +239,14 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
         if waited.unwrap_or_else(PoisonError::into_inner).0.quit {
             return;
         }
+    }
+}
+
+/// What is lost with an error after which the least ceiling could be set, or could not.
+const fn failing_at(is_held: bool) -> &'static str {
+    match is_held {
+        true => "the volunteer's network traffic cannot be measured; it has the least ceiling",
+        false => "the volunteer's network traffic, or a part of it, cannot be held to a ceiling",
     }
 }
 
@@ -270,8 +289,24 @@ impl Limiter {
                 let dropped = counted.sent.dropped.saturating_add(counted.received.dropped);
                 Ok((Directions { sent: counted.sent.passed, received }, dropped))
             }
-            // The queue of an interface drops before it is counted.
+            // What their queues drop is not known in bytes.
             Self::Vifs(vifs) => Ok((vifs.carried(buffer)?, 0)),
+        }
+    }
+
+    /// What the volunteer can have sent at most over an interval, where its count has what was dropped.
+    fn most_sent(&self, interval_s: f64) -> Option<f64> {
+        match self {
+            Self::Cgroup { .. } => None,
+            Self::Vifs(vifs) => vifs.most_sent(interval_s),
+        }
+    }
+
+    /// Foreign writes since the last call.
+    fn take_met(&mut self) -> Vec<ForeignWrite> {
+        match self {
+            Self::Cgroup { .. } => Vec::new(),
+            Self::Vifs(vifs) => vifs.take_met(),
         }
     }
 
@@ -393,11 +428,12 @@ impl Holder {
             let (sent, received) = (rate(now.sent, before.sent)?, rate(now.received, before.received)?);
             Ok::<_, NetworkBoundError>(Directions { sent, received })
         };
-        let sample = NetworkSample {
-            capacity: self.links.capacity(),
-            links: both(links, last.links)?,
-            volunteer: both(volunteer, last.volunteer)?,
-        };
+        let mut volunteer = both(volunteer, last.volunteer)?;
+        // What was dropped, or sent to a neighbour on the bridge, would hide as much of the foreground.
+        if let Some(most) = self.limiter.most_sent(interval_s) {
+            volunteer.sent = BytesPerSec::clamped(volunteer.sent.per_sec().min(most));
+        }
+        let sample = NetworkSample { capacity: self.links.capacity(), links: both(links, last.links)?, volunteer };
         let verdict = self.law.step(sample, interval_s);
         self.status.foreground = verdict.foreground;
         self.set(verdict.ceiling)

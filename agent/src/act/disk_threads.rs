@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use super::cgroup;
 use crate::facts::{DeviceNumber, TaskCgroups};
-use crate::kernel_file::{names, read_bounded, write_existing};
+use crate::hierarchies::CgroupVersion;
+use crate::kernel_file::{names, numbers, read_bounded, write_existing};
 use crate::xen;
 
 /// The cgroup, right below the root of its hierarchy.
 const GROUP: &str = "gleaner-domains";
-/// How often new threads are looked for: a domain that is started anew has others. (Chosen.)
+/// How often new threads and disks are looked for: a domain that is started anew has others. (Chosen.)
 const PERIOD: Duration = Duration::from_secs(2);
 /// The parent of every kernel thread.
 const KERNEL: &str = "2";
@@ -27,6 +28,7 @@ const LONGEST: u64 = 4_096;
 pub(super) struct DiskThreads {
     proc: PathBuf,
     group: PathBuf,
+    version: CgroupVersion,
     looked: Option<Instant>,
 }
 
@@ -37,19 +39,30 @@ impl DiskThreads {
     }
 
     /// The group is there.
-    pub(super) fn new(proc: &Path, group: PathBuf) -> Self {
-        Self { proc: proc.to_owned(), group, looked: None }
+    pub(super) fn new(proc: &Path, group: PathBuf, version: CgroupVersion) -> Self {
+        Self { proc: proc.to_owned(), group, version, looked: None }
+    }
+
+    /// The group, and the version of its hierarchy.
+    pub(super) fn group(&self) -> (&Path, CgroupVersion) {
+        (&self.group, self.version)
+    }
+
+    /// It is time to look for new ones.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.looked.is_none_or(|at| now.duration_since(at) >= PERIOD)
+    }
+
+    /// New ones were found and held: the next look has time.
+    pub(super) fn has_looked(&mut self, now: Instant) {
+        self.looked = Some(now);
     }
 
     /// Moves threads that are new into the group.
     ///
     /// # Errors
-    /// When one cannot be moved; it is tried again.
-    pub(super) fn follow(&mut self, now: Instant) -> io::Result<()> {
-        if self.looked.is_some_and(|at| now.duration_since(at) < PERIOD) {
-            return Ok(());
-        }
-        self.looked = Some(now);
+    /// When one cannot be moved.
+    pub(super) fn gather(&self) -> io::Result<()> {
         let domains: Vec<u32> = xen::watched().iter().map(|run| run.id).collect();
         let there = cgroup::processes(&self.group).unwrap_or_default();
         for thread in threads_of(&self.proc, &domains) {
@@ -78,8 +91,7 @@ fn threads_of(proc: &Path, domains: &[u32]) -> Vec<i32> {
         return Vec::new();
     }
     let is_own = |stat: &str| domain_served(stat).is_some_and(|id| domains.contains(&id));
-    let numbers = names(proc).into_iter().filter_map(|name| name.parse::<i32>().ok());
-    numbers.filter(|pid| stat_of(proc, *pid).is_some_and(|stat| is_own(&stat))).collect()
+    numbers(proc).into_iter().filter(|pid| stat_of(proc, *pid).is_some_and(|stat| is_own(&stat))).collect()
 }
 
 fn stat_of(proc: &Path, pid: i32) -> Option<String> {

@@ -1,7 +1,7 @@
 //! The ceiling on the volunteer's disk traffic. In: the counters of each disk with a mounted file system, and the
 //! volunteer's own, five times a second while the volunteer runs. Out: `io.max` or `blkio.throttle.*`, set as the law
 //! in `gleaner_planner::disk_bound` says, and events. The actor starts this thread. Disks that are mounted later have
-//! no ceiling until the agent starts again.
+//! no ceiling until the agent starts again; those that Xen domains are given later have one.
 //!
 //! If the thread cannot measure, the ceiling is the law's floor, and an event says so. Cgroup version 1 does not count
 //! buffered writes for the volunteer, because the kernel writes them back later. There they count as the foreground's,
@@ -93,13 +93,16 @@ pub(super) fn group_of(dirs: &[PathBuf]) -> Result<(PathBuf, CgroupVersion), Dis
 
 /// The same, and those that are served to Xen domains.
 pub(super) fn disks_and_served(roots: &Roots) -> Result<BTreeSet<DeviceNumber>, DiskError> {
-    let served = disk_threads::served(&roots.sys);
-    let served: BTreeSet<DeviceNumber> =
-        served.iter().filter_map(|disk| whole(&roots.sys, &disk.to_string())).collect();
+    let served = served(&roots.sys);
     match disks(roots) {
         Err(DiskError::NoDisk) if !served.is_empty() => Ok(served),
         found => found.map(|found| found.union(&served).copied().collect()),
     }
+}
+
+/// The whole disks that are served to Xen domains.
+fn served(sys: &Path) -> BTreeSet<DeviceNumber> {
+    disk_threads::served(sys).iter().filter_map(|disk| whole(sys, &disk.to_string())).collect()
 }
 
 /// The whole disks that have a mounted file system which can be written.
@@ -268,6 +271,12 @@ struct Disk {
 }
 
 impl Disk {
+    /// `None` for what is no lever of a disk.
+    fn new(lever: Managed) -> Option<Self> {
+        let CgroupFile::Disk(number) = lever.lever.as_cgroup()?.kind else { return None };
+        Some(Self { number, lever, law: Law::new(DiskBoundSettings::default()), last: None })
+    }
+
     fn set(&mut self, ceiling: Option<DiskRates>) -> Result<Option<ForeignWrite>, DiskError> {
         let wanted = LeverValue::Throttle(throttle(ceiling, &self.lever.original));
         if *self.lever.ours() == wanted && !self.lever.has_drifted() {
@@ -291,22 +300,51 @@ struct Holder {
 
 impl Holder {
     fn new(roots: &Roots, levers: Vec<Managed>, pressure: Option<PathBuf>) -> Self {
-        let disk = |lever: Managed| {
-            let CgroupFile::Disk(number) = lever.lever.as_cgroup()?.kind else { return None };
-            Some(Disk { number, lever, law: Law::new(DiskBoundSettings::default()), last: None })
-        };
         Self {
             sys: roots.sys.clone(),
             pressures: pressure.map(|own| [roots.proc.join("pressure/io"), own]),
             waited: None,
-            disks: levers.into_iter().filter_map(disk).collect(),
+            disks: levers.into_iter().filter_map(Disk::new).collect(),
             threads: None,
         }
     }
 
-    /// Threads that serve the disks of Xen domains come with them.
+    /// Threads that serve the disks of Xen domains come with them, and so do disks.
     fn follow(&mut self, now: Instant) -> Result<(), DiskError> {
-        self.threads.as_mut().map_or(Ok(()), |threads| threads.follow(now)).map_err(DiskError::Serving)
+        let Some(threads) = self.threads.as_ref().filter(|threads| threads.is_due(now)) else { return Ok(()) };
+        let (group, version) = threads.group();
+        let block = self.sys.join("dev/block");
+        // One that is gone cannot be measured, and carries nothing.
+        self.disks.retain(|disk| block.join(disk.number.to_string()).exists());
+        let mut result = Ok(());
+        for number in served(&self.sys) {
+            if self.disks.iter().any(|disk| disk.number == number) {
+                continue;
+            }
+            // They need no record: the group is Gleaner's, and is removed with them.
+            match Self::late(group, version, number) {
+                Ok(late) => self.disks.extend(late),
+                Err(error) => result = Err(error),
+            }
+        }
+        // Those of the other disks are held all the same.
+        let gathered = threads.gather().map_err(DiskError::Serving);
+        result.and(gathered)?;
+        if let Some(threads) = &mut self.threads {
+            threads.has_looked(now);
+        }
+        Ok(())
+    }
+
+    /// A disk that came late, at its least ceiling.
+    fn late(group: &Path, version: CgroupVersion, number: DeviceNumber) -> Result<Vec<Disk>, DiskError> {
+        let found = levers(group, version, &BTreeSet::from([number]))?;
+        let mut disks: Vec<Disk> = found.into_iter().filter_map(Disk::new).collect();
+        for disk in &mut disks {
+            // What was read a moment ago is nobody else's.
+            disk.set(disk.law.ceiling())?;
+        }
+        Ok(disks)
     }
 
     /// The volunteer does not run, or is not measured: the least ceilings, and the law begins anew.
@@ -502,6 +540,57 @@ mod tests {
         assert_eq!(read(), "8:0 rbps=2000000 wbps=2000000 riops=20 wiops=20", "in one step");
         fs::write(dir.path().join("sys/devices/sda/stat"), "nonsense\n").unwrap();
         assert!(matches!(holder.step(now + PERIOD), Err(DiskError::Counter { .. })));
+    }
+
+    #[test]
+    fn a_disk_that_a_domain_is_given_later_is_held_and_one_that_is_gone_is_forgotten() {
+        let (dir, roots) = scene();
+        let group = dir.path().join("cg");
+        let levers = levers(&group, CgroupVersion::V2, &disks_and_served(&roots).unwrap()).unwrap();
+        let mut holder = Holder::new(&roots, levers, None);
+        holder.threads = Some(DiskThreads::new(&roots.proc, group.clone(), CgroupVersion::V2));
+        let numbers =
+            |holder: &Holder| -> Vec<String> { holder.disks.iter().map(|disk| disk.number.to_string()).collect() };
+        let now = Instant::now();
+        holder.follow(now).unwrap();
+        assert_eq!(numbers(&holder), ["8:0"]);
+
+        let sdb = dir.path().join("sys/devices/sdb");
+        let vbd = dir.path().join("sys/bus/xen-backend/devices/vbd-1-51712");
+        fs::create_dir_all(&sdb).unwrap();
+        fs::create_dir_all(&vbd).unwrap();
+        fs::write(sdb.join("dev"), "8:16\n").unwrap();
+        fs::write(sdb.join("stat"), "0 0 0 0 0 0 0 0 0 0 0\n").unwrap();
+        std::os::unix::fs::symlink(&sdb, dir.path().join("sys/dev/block/8:16")).unwrap();
+        fs::write(vbd.join("physical_device"), "8:10\n").unwrap();
+        let soon = now + Duration::from_millis(100);
+        holder.follow(soon).unwrap();
+        assert_eq!(numbers(&holder), ["8:0"], "looked for from time to time");
+        let later = now + Duration::from_secs(2);
+        holder.follow(later).unwrap();
+        assert_eq!(numbers(&holder), ["8:0", "8:16"]);
+        let least = "8:16 rbps=2000000 wbps=2000000 riops=20 wiops=20";
+        assert_eq!(fs::read_to_string(group.join("io.max")).unwrap(), least);
+        holder.step(later).unwrap();
+
+        fs::remove_dir_all(&vbd).unwrap();
+        fs::remove_file(dir.path().join("sys/dev/block/8:16")).unwrap();
+        assert!(holder.step(later).is_err());
+        let last = later + Duration::from_secs(2);
+        holder.follow(last).unwrap();
+        holder.step(last).unwrap();
+        assert_eq!(numbers(&holder), ["8:0"]);
+
+        // One that cannot be held is told with each step, until it can be.
+        fs::create_dir_all(&vbd).unwrap();
+        fs::write(vbd.join("physical_device"), "8:10\n").unwrap();
+        std::os::unix::fs::symlink(&sdb, dir.path().join("sys/dev/block/8:16")).unwrap();
+        fs::remove_file(group.join("io.max")).unwrap();
+        let again = last + Duration::from_secs(2);
+        assert!(holder.follow(again).is_err() && holder.follow(again).is_err());
+        fs::write(group.join("io.max"), "").unwrap();
+        holder.follow(again).unwrap();
+        assert_eq!(numbers(&holder), ["8:0", "8:16"]);
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Actor {
                 tracing::warn!(error = chain(&error), "the volunteer's domains have no least weight on the disks");
             }
         }
-        Ok(Ok((levers, version, Some(DiskThreads::new(&roots.proc, group)))))
+        Ok(Ok((levers, version, Some(DiskThreads::new(&roots.proc, group, version)))))
     }
 
     /// Puts a ceiling on the volunteer's disk traffic, or says why it has none.

@@ -354,3 +354,20 @@ fn a_missing_ceiling_is_reported() {
     let groups = VolunteerKind::ProcessGroups { registry: String::new() };
     assert!(matches!(of(groups, &[], &both), Err(NetworkBoundError::NotInCgroup)));
 }
+
+#[test]
+fn a_host_without_queues_has_no_ceiling_on_domains() {
+    // A thread that may change no network stands for a kernel without such queues.
+    let start = || {
+        let sets = rustix::thread::CapabilitySets {
+            effective: rustix::thread::CapabilitySet::empty(),
+            permitted: rustix::thread::CapabilitySet::empty(),
+            inheritable: rustix::thread::CapabilitySet::empty(),
+        };
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let links = LinkChoice { names: vec!["lo".to_owned()], capacity: Some(of_mbit(MBIT)) };
+        NetworkBound::start_on_domains(Path::new("/sys"), &links, FoundLevers::default(), || true).map(drop)
+    };
+    let refused = thread::spawn(start).join().unwrap();
+    assert!(matches!(refused, Err(NetworkBoundError::Queues(_))), "{refused:?}");
+}

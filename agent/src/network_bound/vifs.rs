@@ -2,7 +2,8 @@
 //! ceiling for all of them together. Out: a token bucket and policing on each, and what they carried. Called by the thread of
 //! the network bound. Such a queue outlives this process, so the ledger has it before it is set.
 //!
-//! Changing a queue interrupts it, so a small change, or a rise soon after another, is not written.
+//! Changing a queue interrupts it, so a small change, or a rise soon after another, is not written. What stays is read back from
+//! time to time: whoever makes an interface anew takes its queue away.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,11 +13,11 @@ use gleaner_types::command::Target;
 
 use super::error::NetworkBoundError;
 use crate::act::ledger::Record;
-use crate::act::managed::Managed;
+use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::volunteer::found::FoundLevers;
 use crate::kernel_file::names;
 use crate::levers::{AnyLever, Fault, LeverError, LeverValue, LinkLever};
-use crate::netlink::Direction;
+use crate::netlink::{self, Direction};
 use crate::sense::machine::InterfaceReader;
 use crate::xen;
 
@@ -24,6 +25,8 @@ use crate::xen;
 const RAISE_PAUSE: Duration = Duration::from_secs(1);
 /// A change by less than this part of the ceiling in force is not written. (Chosen.)
 const SMALL_PART: u64 = 10;
+/// Between two looks at a queue whose rate stays. (Chosen.)
+const CHECK_PERIOD: Duration = Duration::from_secs(5);
 /// Most interfaces that are held. (Chosen: as many as one interface each of the most domains a volunteer may have, and more.)
 const MOST: usize = 256;
 
@@ -32,13 +35,14 @@ const MOST: usize = 256;
 struct Way {
     managed: Managed,
     raised: Option<Instant>,
+    /// When it was last found or set as it is to be.
+    checked: Option<Instant>,
 }
 
 impl Way {
     fn new(interface: &str, direction: Direction) -> Self {
         let lever = AnyLever::Link(LinkLever { interface: interface.to_owned(), direction });
-        // A queue of Gleaner's that is there already is of an earlier agent.
-        Self { managed: Managed::new(lever, LeverValue::Rate(None)), raised: None }
+        Self { managed: Managed::new(lever, LeverValue::Rate(None)), raised: None, checked: None }
     }
 
     fn in_force(&self) -> Option<u64> {
@@ -54,15 +58,34 @@ impl Way {
         is_large && (rate < ours || self.raised.is_none_or(|at| now.duration_since(at) >= RAISE_PAUSE))
     }
 
-    fn set(&mut self, rate: u64, now: Instant) -> Result<(), LeverError> {
-        if !self.is_worth_a_write(rate, now) {
-            return Ok(());
+    /// Sets it where that is worth a write, or looks whether it is still as it was set, where it is time for that. Returns each
+    /// foreign value once.
+    fn set(&mut self, rate: u64, now: Instant) -> Result<Option<ForeignWrite>, LeverError> {
+        // The kernel's policing knows no higher one, so that it would read as somebody else's.
+        let rate = rate.min(u64::from(u32::MAX));
+        let rate = match self.in_force() {
+            Some(ours) if !self.is_worth_a_write(rate, now) => {
+                if self.checked.is_some_and(|at| now.duration_since(at) < CHECK_PERIOD) {
+                    return Ok(None);
+                }
+                ours
+            }
+            _ => rate,
+        };
+        if self.in_force().is_none() {
+            // Only a queue of Gleaner's reads as a rate: an earlier agent's, or of before the domain was lost from sight.
+            let found = self.managed.lever.read()?;
+            if matches!(found, LeverValue::Rate(Some(_))) {
+                self.managed.was_set(found);
+            }
         }
         let raises = self.in_force().is_some_and(|ours| rate > ours);
-        // A queue of somebody else cannot be read as a rate, so it is never replaced.
-        self.managed.set(LeverValue::Rate(Some(rate)))?;
+        // A queue of somebody else cannot be read as a rate, so it is never replaced; it is looked at again the next time.
+        let met = self.managed.set(LeverValue::Rate(Some(rate)));
+        self.checked = met.is_ok().then_some(now);
+        let met = met?;
         self.raised = raises.then_some(now).or(self.raised);
-        Ok(())
+        Ok(met)
     }
 
     fn record(&self) -> Record {
@@ -85,11 +108,13 @@ pub(super) struct Vifs {
     sys: PathBuf,
     found: FoundLevers,
     vifs: Vec<Vif>,
+    /// Foreign writes that nobody has fetched yet: at most one of each direction.
+    met: Vec<ForeignWrite>,
 }
 
 impl Vifs {
     pub(super) fn new(sys: &Path, found: FoundLevers) -> Self {
-        Self { sys: sys.to_owned(), found, vifs: Vec::new() }
+        Self { sys: sys.to_owned(), found, vifs: Vec::new(), met: Vec::new() }
     }
 
     /// Looks which there are now. True if they have changed.
@@ -136,6 +161,18 @@ impl Vifs {
         Ok(sum)
     }
 
+    /// The most bytes per second that the domains can have sent over an interval, by the rates in force; `None` where one has
+    /// none. Policing drops after an interface has counted.
+    pub(super) fn most_sent(&self, interval_s: f64) -> Option<f64> {
+        let rates = self.vifs.iter().map(|vif| vif.ways.sent.in_force());
+        rates.map(|rate| rate.map(|rate| rate as f64 + f64::from(netlink::burst(rate)) / interval_s)).sum()
+    }
+
+    /// Foreign writes since the last call.
+    pub(super) fn take_met(&mut self) -> Vec<ForeignWrite> {
+        std::mem::take(&mut self.met)
+    }
+
     /// Holds all of them together to a ceiling: each has an equal part.
     ///
     /// # Errors
@@ -150,9 +187,10 @@ impl Vifs {
                     continue;
                 }
                 match way.set(rate, now) {
+                    Ok(met) => self.met.extend(met),
                     Err(error) if error.fault() != Fault::Absent => result = result.and(Err(error.into())),
                     // The domain has ended since.
-                    _ => {}
+                    Err(_) => {}
                 }
             }
         }
@@ -190,5 +228,74 @@ mod tests {
         way.raised = Some(now);
         assert!(!way.is_worth_a_write(1_200, now) && way.is_worth_a_write(1_200, now + RAISE_PAUSE));
         assert!(way.is_worth_a_write(800, now));
+    }
+
+    /// On the loopback of a network namespace of its own, in each direction that this kernel can hold.
+    fn on_loopback(test: &'static str, work: fn(Direction)) {
+        let held = move |direction| match netlink::own_namespace().and_then(|()| netlink::probe(direction)) {
+            Ok(_) => work(direction),
+            Err(error) => gleaner_test_support::skipped!("{test}: {direction:?}: no queue can be made here: {error}"),
+        };
+        for direction in [Direction::Receive, Direction::Transmit] {
+            std::thread::spawn(move || held(direction)).join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_queue_of_gleaners_that_is_there_already_is_taken_over() {
+        on_loopback("a_queue_of_gleaners_that_is_there_already_is_taken_over", |direction| {
+            let now = Instant::now();
+            assert_eq!(Way::new("lo", direction).set(1_000_000, now).unwrap(), None);
+            let mut again = Way::new("lo", direction);
+            assert_eq!(again.set(500_000, now).unwrap(), None, "nobody else's");
+            assert_eq!(again.managed.lever.read().unwrap(), LeverValue::Rate(Some(500_000)));
+            assert_eq!(again.record().original, LeverValue::Rate(None));
+        });
+    }
+
+    #[test]
+    fn a_queue_that_was_taken_away_is_made_again_and_somebody_elses_is_left() {
+        on_loopback("a_queue_that_was_taken_away_is_made_again_and_somebody_elses_is_left", |direction| {
+            let (now, second) = (Instant::now(), Duration::from_secs(1));
+            let mut way = Way::new("lo", direction);
+            // More than the kernel's policing knows.
+            way.set(u64::MAX - 1, now).unwrap();
+            let most = LeverValue::Rate(Some(u64::from(u32::MAX)));
+            assert_eq!(way.managed.lever.read().unwrap(), most);
+            way.managed.lever.write(LeverValue::Rate(None)).unwrap();
+            assert_eq!(way.set(u64::MAX - 1, now + second).unwrap(), None);
+            assert_eq!(way.managed.lever.read().unwrap(), LeverValue::Rate(None), "not looked at yet");
+            assert!(way.set(u64::MAX - 1, now + CHECK_PERIOD).unwrap().is_some());
+            assert_eq!(way.managed.lever.read().unwrap(), most);
+
+            let other = match direction {
+                Direction::Receive => "tc qdisc replace dev lo root handle 1: tbf rate 1mbit burst 10kb latency 50ms",
+                Direction::Transmit => "tc qdisc del dev lo ingress && tc qdisc add dev lo ingress",
+            };
+            if !std::process::Command::new("sh").args(["-c", other]).status().unwrap().success() {
+                gleaner_test_support::skipped!("somebody else's queue: tc cannot make a queue here");
+                return;
+            }
+            let later = now + 2 * CHECK_PERIOD;
+            for at in [later, later + second] {
+                assert_eq!(way.set(u64::MAX - 1, at).unwrap_err().fault(), Fault::Malformed);
+            }
+        });
+    }
+
+    #[test]
+    fn what_policing_drops_is_not_taken_for_sent() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["vif3.0", "vif3.1"] {
+            std::fs::create_dir_all(root.path().join("class/net").join(name)).unwrap();
+        }
+        let mut vifs = Vifs::new(root.path(), FoundLevers::default());
+        assert!(vifs.take(&[3]));
+        assert_eq!(vifs.most_sent(0.5), None, "nothing is in force yet");
+        for vif in &mut vifs.vifs {
+            vif.ways.sent.managed.was_set(LeverValue::Rate(Some(1_000_000)));
+        }
+        // Each a burst of 128 KiB within half a second.
+        assert_eq!(vifs.most_sent(0.5), Some(2_000_000.0 + 4.0 * 131_072.0));
     }
 }
