@@ -1,6 +1,6 @@
 //! The helper of `gleaner-agent` on a control domain of Xen. In: questions on standard input, one JSON line each
-//! (PROTOCOL.md). Out: one line of answer for each: the domains with their counters, or caps, weights, memory targets
-//! and pauses that were set. Started by the agent's `xen.rs`. It ends when its input closes, and decides nothing, but that
+//! (PROTOCOL.md). Out: one line of answer for each: the domains with their counters, how long they waited for a CPU, or caps,
+//! weights, memory targets, the hypervisor's bounds on memory, hard affinity and pauses that were set. Started by the agent's `xen.rs`. It ends when its input closes, and decides nothing, but that
 //! the volunteer's domains are paused when nobody looks after them any more (`watchdog`).
 //!
 //! It is a program of its own because xenstore-rs, which it links, is under the GPL; nothing else links either.

@@ -46,15 +46,15 @@ impl LinkLever {
 const KINDS: &[Kind] = &[
     Kind {
         name: "traffic that a guest receives",
-        does: "bytes per second that a tap sends: a token bucket",
-        exists: "a tap in this network namespace, kernel module `sch_tbf`",
+        does: "bytes per second that a tap, or the interface of a volunteer domain, sends: a token bucket",
+        exists: "such an interface in this network namespace, kernel module `sch_tbf`",
         restored: "the queue removed; somebody else's queue is never replaced",
         capability: Some(Capability::NetworkReceive),
     },
     Kind {
         name: "traffic that a guest sends",
-        does: "bytes per second that a tap receives: policing",
-        exists: "a tap in this network namespace, kernel modules `sch_ingress`, `cls_matchall`, `act_police`",
+        does: "bytes per second that a tap, or the interface of a volunteer domain, receives: policing",
+        exists: "such an interface in this network namespace, kernel modules `sch_ingress`, `cls_matchall`, `act_police`",
         restored: "the queue removed; somebody else's queue is never replaced",
         capability: Some(Capability::NetworkTransmit),
     },
