@@ -33,6 +33,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("no network namespace can be made here", "none in this kernel"),
     ("tc cannot make a queue here", "no such queue in this kernel; the hosts of the lab have them"),
     ("this kernel has no such queue", "the machine's kernel has no policing; the hosts of the lab do"),
+    ("no queue can be made here", "the machine's kernel has no policing; the hosts of the lab do"),
     ("this kernel has no policing", "the hosts of the lab have it"),
     ("a_ceiling_on_what_a_guest_receives_bites: ", "no policing in this kernel; the hosts of the lab have it"),
     ("there is one CPU", "the machine's size"),
