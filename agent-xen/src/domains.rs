@@ -116,9 +116,11 @@ impl Domains {
     }
 
     fn state(&mut self, uuid: &str) -> Result<State, Failure> {
-        let info = self.find(uuid, None)?;
-        // A domain can be under a scheduler without them, by its pool of CPUs, and can be paused all the same.
-        let parameters = self.hypervisor.weight_and_cap(&info).ok();
+        let (info, parameters) = with_parameters(|| {
+            let info = self.find(uuid, None)?;
+            let parameters = self.hypervisor.weight_and_cap(&info);
+            Ok((info, parameters))
+        })?;
         Ok(State {
             id: info.id,
             vcpus: info.vcpus,
@@ -318,6 +320,23 @@ impl Domains {
     }
 }
 
+/// A domain with its weight and cap. It can be under a scheduler without them, by its pool of CPUs, and can be paused all the
+/// same. One that came into another pool between the two looks is looked at once more; any other error is told, and is not taken
+/// for such a scheduler.
+fn with_parameters(
+    mut look: impl FnMut() -> Result<(DomainInfo, Result<(u16, u16), Failure>), Failure>,
+) -> Result<(DomainInfo, Option<(u16, u16)>), Failure> {
+    let looked = match look()? {
+        (_, Err(error)) if error.kind != Kind::Unsupported => look()?,
+        looked => looked,
+    };
+    match looked {
+        (info, Ok(parameters)) => Ok((info, Some(parameters))),
+        (info, Err(error)) if error.kind == Kind::Unsupported => Ok((info, None)),
+        (_, Err(error)) => Err(error),
+    }
+}
+
 fn find(
     hypervisor: &Hypervisor,
     infos: &mut Vec<DomainInfo>,
@@ -384,6 +403,20 @@ fn parse_uuid(text: &str) -> Result<Uuid, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_scheduler_without_weights_and_caps_has_none() {
+        let of = |answers: &[Result<(u16, u16), Failure>]| {
+            let mut answers = answers.iter().cloned();
+            with_parameters(|| Ok((DomainInfo::default(), answers.next().unwrap()))).map(|(_, parameters)| parameters)
+        };
+        let (none, moved) = (Failure::unsupported("null".into()), Failure::malformed("invalid argument".into()));
+        assert_eq!(of(&[Ok((256, 0))]), Ok(Some((256, 0))));
+        assert_eq!(of(&[Err(none.clone())]), Ok(None));
+        assert_eq!(of(&[Err(moved.clone()), Ok((256, 0))]), Ok(Some((256, 0))));
+        assert_eq!(of(&[Err(moved.clone()), Err(none)]), Ok(None));
+        assert_eq!(of(&[Err(moved.clone()), Err(moved.clone())]), Err(moved), "it is told");
+    }
 
     #[test]
     fn uuids_and_versions() {

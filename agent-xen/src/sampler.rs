@@ -32,10 +32,11 @@ impl Pace {
         }
     }
 
-    /// How long it is gone on after a question. (Chosen: several questions long.)
+    /// How long it is gone on after a question. (Chosen: longer than two questions are apart, which for readings is a minute at
+    /// most. A rest between them would be missing in the waits.)
     const fn kept(self) -> Duration {
         match self {
-            Self::Slow => Duration::from_secs(10),
+            Self::Slow => Duration::from_secs(150),
             Self::Fast => Duration::from_secs(2),
         }
     }
@@ -183,6 +184,11 @@ mod tests {
         state.want(Pace::Fast, now);
         assert_eq!(state.pace(now), Some(Pace::Fast));
         assert_eq!(state.pace(now + Pace::Fast.kept()), Some(Pace::Slow));
+        assert_eq!(
+            state.pace(now + Duration::from_secs(61)),
+            Some(Pace::Slow),
+            "the longest period between two samples"
+        );
         assert_eq!(state.pace(now + Pace::Slow.kept()), None);
     }
 

@@ -52,9 +52,9 @@ use self::restore::{RestoreReport, failure_event, foreign_event};
 use self::settings::whole_slots;
 pub(crate) use self::settings::within;
 pub use self::settings::{ActSettings, Bound, VolunteerChoice, VolunteerProgram};
+use self::volunteer::VolunteerError;
 pub use self::volunteer::cache::CacheChoice;
 use self::volunteer::command::VolunteerCommand;
-use self::volunteer::{Volunteer, VolunteerError};
 use crate::guard::{Guard, GuardStatus, GuardView, VolunteerClock};
 use crate::harm::GuardedVolunteer;
 use crate::hierarchies::Hierarchies;
@@ -597,10 +597,12 @@ impl Actor {
             guard.with_volunteer(|volunteer| volunteer.find_domains(sampled, have));
             self.volunteer_domains = guard.with_volunteer(|volunteer| volunteer.domains()).flatten();
         }
-        let outdated = |volunteer: &Volunteer| -> Vec<AnyLever> {
-            have.iter().filter(|have| volunteer.has_had(&have.lever)).map(|have| have.lever.clone()).collect()
-        };
-        let found = guard.with_volunteer(|volunteer| (volunteer.records(), outdated(volunteer)));
+        let found = guard.with_volunteer(|volunteer| {
+            let records = volunteer.records();
+            let outdated = have.iter().filter(|have| volunteer.is_outdated(&have.lever, &records));
+            let outdated: Vec<AnyLever> = outdated.map(|have| have.lever.clone()).collect();
+            (records, outdated)
+        });
         let Some((records, outdated)) = found else { return };
         let updated = self.ledger.update(|contents| {
             contents.records.retain(|have| !outdated.contains(&have.lever));

@@ -425,9 +425,9 @@ impl Volunteer {
         }
     }
 
-    /// What the ledger has of this lever is replaced by [`Self::records`].
-    pub(super) fn has_had(&self, lever: &AnyLever) -> bool {
-        matches!(&self.containment, Containment::Domains(volunteer) if volunteer.has_had(lever))
+    /// What the ledger has of this lever is replaced by these records, as of [`Self::records`], or nothing can be put back.
+    pub(super) fn is_outdated(&self, lever: &AnyLever, records: &[Record]) -> bool {
+        matches!(&self.containment, Containment::Domains(volunteer) if volunteer.is_outdated(lever, records))
     }
 
     /// These records are in the ledger.

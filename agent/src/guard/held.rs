@@ -16,6 +16,9 @@ use crate::act::volunteer::domain_memory::GivingBack;
 /// A step of the disks that takes so long has met a file system that does not answer. (Chosen.)
 const SILENT: Duration = Duration::from_secs(10);
 
+/// So long a volunteer that is held runs to give memory back, however slowly it does. (Chosen.)
+const GIVE_BACK_MOST: Duration = Duration::from_secs(60);
+
 /// What it is held for.
 #[derive(Debug, Default)]
 pub(super) struct Held {
@@ -33,6 +36,8 @@ pub(super) struct Held {
     exit_window: ExitWindow,
     /// Xen domains of the volunteer run, whatever holds it, because they have memory to give back.
     gives_back: bool,
+    /// Since when they do although it is held.
+    gives_back_since: Option<Instant>,
     /// Why they do not, where that was told.
     refuses: bool,
     /// When the step of the disks began that is under way.
@@ -86,9 +91,24 @@ impl Held {
         event
     }
 
-    /// Xen domains run to give memory back.
+    /// Xen domains have memory to give back.
     pub(super) const fn gives_back(&self) -> bool {
         self.gives_back
+    }
+
+    /// Xen domains run to give memory back although the volunteer is `held`: not for ever, and not while a disk is short.
+    pub(super) fn lets_give_back(&mut self, held: bool, now: Instant) -> bool {
+        if !held || !self.gives_back {
+            self.gives_back_since = None;
+            return false;
+        }
+        let since = *self.gives_back_since.get_or_insert(now);
+        self.disk.is_none() && now.saturating_duration_since(since) < GIVE_BACK_MOST
+    }
+
+    /// It is not known any more what they have to give back.
+    pub(super) const fn forget_giving_back(&mut self) {
+        self.gives_back = false;
     }
 
     /// Takes whether the volunteer's Xen domains give back what they should. Returns the event where that changes whether they
@@ -193,6 +213,25 @@ mod tests {
         held.take_disks(None);
         assert!(!held.let_die(start + WINDOW + PAUSE), "it is no longer held for a disk");
     }
+
+    #[test]
+    fn domains_run_to_give_back_for_a_limited_time_and_not_while_a_disk_is_short() {
+        let (mut held, start) = (Held::default(), Instant::now());
+        let at = |s| start + Duration::from_secs(s);
+        assert!(!held.lets_give_back(true, start), "they have nothing");
+        held.take_giving_back(&GivingBack { waits: true, refused: None });
+        assert!(!held.lets_give_back(false, start), "it runs anyhow");
+        assert!(held.lets_give_back(true, at(100)) && held.lets_give_back(true, at(159)));
+        assert!(!held.lets_give_back(true, at(160)), "however little is given each time");
+        assert!(!held.lets_give_back(false, at(200)) && held.lets_give_back(true, at(201)), "it has run meanwhile");
+        held.take_disks(Some(Reason::Described("full".into())));
+        assert!(!held.lets_give_back(true, at(202)));
+        held.take_disks(None);
+        assert!(held.lets_give_back(true, at(203)));
+        held.forget_giving_back();
+        assert!(!held.lets_give_back(true, at(204)));
+    }
+
     #[test]
     fn that_domains_keep_their_memory_is_told_once_and_when_it_is_over() {
         let mut held = Held::default();

@@ -258,16 +258,17 @@ impl Inner {
         }
         let limit = self.limit();
         let now = self.now();
-        let held = self.held_until.is_some_and(|until| now < until)
-            || self.posture == Posture::Hold
-            || self.failure.is_some()
-            || self.held.reason().is_some();
+        let held_for_a_trial = self.held_until.is_some_and(|until| now < until);
+        let held =
+            held_for_a_trial || self.posture == Posture::Hold || self.failure.is_some() || self.held.reason().is_some();
         let dies = self.held.lets_die(now) && self.failure.is_none();
         let frozen =
             (held && !dies) || self.cap.is_none() || self.law.frozen() || limit == Quota::AtMost(CoreShare::ZERO);
         let limit = if dies { Quota::AtMost(CoreShare::ZERO) } else { limit };
-        // What Xen domains have to give back they give only while they run.
-        let gives_back = frozen && self.held.gives_back() && self.failure.is_none();
+        // What Xen domains have to give back they give only while they run. Nothing is measured of a latent one, so a failure of
+        // that is no reason against it.
+        let can_give_back = !held_for_a_trial && (self.cap.is_none() || self.failure.is_none());
+        let gives_back = self.held.lets_give_back(frozen, now) && can_give_back;
         let (frozen, limit) =
             if gives_back { (false, Quota::AtMost(CoreShare::clamped(GIVE_BACK_PERCENT))) } else { (frozen, limit) };
         self.points.force(!frozen);
@@ -373,6 +374,10 @@ impl Inner {
     /// What a step of the memory bound brings: the volunteer has to end, is kept frozen, or may run again. A caller
     /// that gets an [`Ender`] uses it, and then calls [`Inner::was_ended`].
     pub(super) fn take_memory(&mut self, step: Result<MemoryStep, MemoryError>) -> Option<Ender> {
+        if step.is_err() && self.held.gives_back() {
+            self.held.forget_giving_back();
+            self.enforce_or_warn();
+        }
         let found = step.map(|MemoryStep { verdict, sample, met, giving_back }| {
             self.tell_foreign(&met);
             self.take_giving_back(&giving_back.unwrap_or_default());

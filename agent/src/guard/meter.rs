@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use gleaner_planner::guard::GuardSample;
@@ -197,7 +198,26 @@ pub(crate) struct VolunteerClock(Clock);
 enum Clock {
     File(Counter),
     /// Of the Xen domains that the helper watches over, together.
-    Domains,
+    Domains(Mutex<RunTimes>),
+}
+
+/// The CPU time of runs that come and go, together.
+#[derive(Debug, Default)]
+struct RunTimes {
+    last: Vec<(xen::Run, u64)>,
+    total_ns: u64,
+}
+
+impl RunTimes {
+    /// Takes how much each has used since its start. What one used before it was first seen here does not count.
+    fn take(&mut self, now: Vec<(xen::Run, u64)>) -> u64 {
+        for (run, ns) in &now {
+            let before = self.last.iter().find(|(before, _)| before == run).map_or(*ns, |(_, before)| *before);
+            self.total_ns = self.total_ns.saturating_add(ns.saturating_sub(before));
+        }
+        self.last = now;
+        self.total_ns
+    }
 }
 
 impl VolunteerClock {
@@ -211,7 +231,7 @@ impl VolunteerClock {
 
     /// That of the Xen domains that the helper watches over.
     pub(crate) fn of_domains() -> Self {
-        Self(Clock::Domains)
+        Self(Clock::Domains(Mutex::default()))
     }
 
     /// CPU time so far, in ns.
@@ -221,12 +241,21 @@ impl VolunteerClock {
     pub(crate) fn read_ns(&self) -> Result<u64, MeterError> {
         match &self.0 {
             Clock::File(counter) => counter.read_ns(tick_ns()),
-            Clock::Domains => xen::watched().iter().try_fold(0_u64, |sum, run| match xen::state(&run.uuid) {
-                Ok(state) => Ok(sum.saturating_add(state.cpu_ns)),
-                // One that is gone uses nothing.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(sum),
-                Err(error) => Err(MeterError::Hypervisor(error)),
-            }),
+            Clock::Domains(times) => {
+                let mut now = Vec::new();
+                for run in xen::watched() {
+                    match xen::state(&run.uuid) {
+                        Ok(state) if state.id == run.id => now.push((run, state.cpu_ns)),
+                        // It has been started anew since.
+                        Ok(_) => {}
+                        // One that is gone uses nothing.
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                        Err(error) => return Err(MeterError::Hypervisor(error)),
+                    }
+                }
+                // A panic of another holder leaves plain numbers, valid in any combination.
+                Ok(times.lock().unwrap_or_else(PoisonError::into_inner).take(now))
+            }
         }
     }
 
@@ -234,7 +263,7 @@ impl VolunteerClock {
     pub(crate) fn is_its_own(&self) -> bool {
         match &self.0 {
             Clock::File(counter) => counter.format != Format::Nice,
-            Clock::Domains => true,
+            Clock::Domains(_) => true,
         }
     }
 }
@@ -374,6 +403,16 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn a_domain_that_comes_late_counts_from_then_on() {
+        let run = |id| xen::Run { uuid: "u".to_owned(), id };
+        let mut times = RunTimes::default();
+        assert_eq!(times.take(vec![(run(1), 500)]), 0);
+        assert_eq!(times.take(vec![(run(1), 520), (run(2), 9_000)]), 20);
+        assert_eq!(times.take(vec![(run(2), 9_005)]), 25, "one is gone");
+        assert_eq!(times.take(vec![(run(1), 540), (run(2), 9_005)]), 25);
+    }
 
     #[test]
     fn counts_cpus() {

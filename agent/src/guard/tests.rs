@@ -4,13 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use gleaner_planner::memory_bound::{MemorySample, MemoryVerdict};
 use gleaner_types::report::VolunteerKind;
-use gleaner_types::units::{CoreShare, Fraction};
+use gleaner_types::units::{Bytes, CoreShare, Fraction};
 
+use super::memory::{MemoryError, MemoryStep};
 use super::*;
 use crate::act::ledger::Ledger;
 use crate::act::tests::scene::{Burner, Scene, eventually};
 use crate::act::volunteer::VolunteerUsage;
+use crate::act::volunteer::domain_memory::GivingBack;
 use crate::act::{ActSettings, VolunteerChoice};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::levers::{AnyLever, CgroupFile, LeverValue};
@@ -281,9 +284,8 @@ fn a_real_foreground_takes_its_cpu_back() {
     );
 }
 
-#[test]
-fn a_latent_volunteer_is_frozen_again_whatever_else_cannot_be_read() {
-    // A unit that was there before, of plain files.
+/// A guard stepped by hand of a unit that was there before, of plain files.
+fn of_plain_files() -> (tempfile::TempDir, PathBuf, Ledger, Guard) {
     let root = tempfile::tempdir().unwrap();
     let unit = root.path().join("cg/unit");
     fs::create_dir_all(&unit).unwrap();
@@ -300,6 +302,12 @@ fn a_latent_volunteer_is_frozen_again_whatever_else_cannot_be_read() {
     let mut ledger = Ledger::open(&settings.state_dir).unwrap();
     let volunteer = Volunteer::open(&settings, &hierarchies, &mut ledger).unwrap();
     let guard = Guard::by_hand(GuardSettings::default(), volunteer, Counters::new().meter());
+    (root, unit, ledger, guard)
+}
+
+#[test]
+fn a_latent_volunteer_is_frozen_again_whatever_else_cannot_be_read() {
+    let (_root, unit, _ledger, guard) = of_plain_files();
 
     fs::remove_file(unit.join("cpu.idle")).unwrap();
     fs::write(unit.join("cgroup.freeze"), "0").unwrap();
@@ -322,4 +330,32 @@ fn latent_it_does_not_look() {
     assert_eq!(guard.status().failure, None);
     guard.set_cap(Some(Quota::Unlimited)).unwrap();
     eventually("it looks when active", || guard.status().failure.is_some());
+}
+
+#[test]
+fn what_has_memory_to_give_back_runs_although_it_is_held_but_not_through_a_pause() {
+    let (_root, unit, _ledger, guard) = of_plain_files();
+    let runs = || fs::read_to_string(unit.join("cgroup.freeze")).unwrap() == "0";
+    let gives_back = GivingBack { waits: true, refused: None };
+    let step = |step| drop(guard.shared.lock().take_memory(step));
+    let waits = || {
+        let verdict =
+            MemoryVerdict { most: Bytes(0), high: Bytes(0), floor: Bytes(0), is_short: false, end: false, held: false };
+        let sample = MemorySample { total: Bytes(4), available: Bytes(4), used: Bytes(0) };
+        Ok(MemoryStep { verdict, sample, met: Vec::new(), giving_back: Some(gives_back.clone()) })
+    };
+    assert!(!runs());
+    step(waits());
+    assert!(runs(), "latent");
+    guard.shared.lock().failure = Some("it could not measure".to_owned());
+    step(waits());
+    assert!(runs(), "nothing is measured of a latent volunteer");
+    guard.shared.lock().held_until = Some(Instant::now() + Duration::from_secs(60));
+    step(waits());
+    assert!(!runs(), "a pause is a pause");
+    guard.shared.lock().held_until = None;
+    step(waits());
+    assert!(runs());
+    step(Err(MemoryError::Malformed("it cannot be read".to_owned())));
+    assert!(!runs(), "what it has is not known");
 }

@@ -8,6 +8,7 @@
 //! memory back. Nothing is set before the ledger has what was found.
 
 use std::io;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use gleaner_planner::memory_bound::{MemoryBound, MemorySample, MemoryVerdict, Part, share_out};
@@ -19,7 +20,7 @@ use super::found::FoundLevers;
 use crate::act::ledger::Record;
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::levers::{AnyLever, DomainKind, DomainLever, DomainMostLever, Fault, LeverError, LeverValue};
-use crate::xen::{self, MemoryNow, MemoryTarget, VolunteerMemory};
+use crate::xen::{self, DomainState, MemoryNow, MemoryTarget, VolunteerMemory};
 
 const PAGE: u64 = 4 << 10;
 /// Smaller changes of a target are not written. (Chosen, as of cgroups.)
@@ -95,6 +96,20 @@ fn bytes_of(value: &LeverValue) -> u64 {
     }
 }
 
+/// The domain has ended, or has been started anew since it had this number. While that is not known it may go on.
+fn has_ended(state: io::Result<DomainState>, id: u32) -> bool {
+    match state {
+        Ok(state) => state.id != id,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// Why its memory is not held, in a sentence, unless it has ended since.
+fn why_not_taken(own: &VolunteerMemory, error: &LeverError) -> Option<String> {
+    let is_there = error.fault() != Fault::Absent;
+    is_there.then(|| format!("the memory of the Xen domain {} cannot be read: {}", own.uuid, chain(error)))
+}
+
 impl DomainMemory {
     pub(super) fn new(found: FoundLevers, least: Option<Bytes>, left: Vec<Record>) -> Self {
         Self { found, least, left, domains: Vec::new() }
@@ -147,7 +162,12 @@ impl DomainMemory {
     /// Takes in which domains there are and what they have. Answers what could not be read.
     fn follow(&mut self, volunteers: &[VolunteerMemory], now: Instant) -> Vec<String> {
         let is = |domain: &Bounded, own: &VolunteerMemory| domain.uuid == own.uuid && domain.id == own.id;
-        self.domains.retain(|domain| volunteers.iter().any(|own| is(domain, own)));
+        let (kept, gone): (Vec<Bounded>, Vec<Bounded>) =
+            mem::take(&mut self.domains).into_iter().partition(|domain| volunteers.iter().any(|own| is(domain, own)));
+        self.domains = kept;
+        for domain in gone.into_iter().filter(|domain| !has_ended(xen::state(&domain.uuid), domain.id)) {
+            self.leave(&domain);
+        }
         let mut failures = Vec::new();
         for own in volunteers {
             if let Some(domain) = self.domains.iter_mut().find(|domain| is(domain, own)) {
@@ -158,19 +178,25 @@ impl DomainMemory {
                 Ok(Some(domain)) => self.domains.push(domain),
                 // It has been started anew since.
                 Ok(None) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    failures.push(format!("the memory of the Xen domain {} cannot be read: {error}", own.uuid))
-                }
+                Err(error) => failures.extend(why_not_taken(own, &error)),
             }
         }
         failures
     }
 
-    fn take(&self, own: &VolunteerMemory, now: Instant) -> io::Result<Option<Bounded>> {
-        let target = xen::target(&own.uuid)?;
+    /// It is not held here any more and goes on: what was found first is what is put back in the end, also after it is taken
+    /// again.
+    fn leave(&mut self, domain: &Bounded) {
+        let records = domain.records();
+        self.left.retain(|left| records.iter().all(|record| record.lever != left.lever));
+        self.left.extend(records);
+    }
+
+    fn take(&self, own: &VolunteerMemory, now: Instant) -> Result<Option<Bounded>, LeverError> {
+        let what = || format!("the memory target of the Xen domain {}", own.uuid);
+        let target = xen::target(&own.uuid).map_err(|source| LeverError::Read { what: what(), source })?;
         let lever = DomainMostLever { uuid: own.uuid.clone(), id: own.id };
-        let most = crate::levers::Lever::read(&lever).map_err(io::Error::other)?;
+        let most = crate::levers::Lever::read(&lever)?;
         Ok((target.id == own.id).then(|| Bounded::new(own, &target, &most, self.least, &self.left, now)))
     }
 
@@ -360,6 +386,38 @@ mod tests {
         assert_eq!(memory.giving_back(Vec::new(), at(40)), GivingBack { waits: true, refused: None });
         let refused = memory.giving_back(Vec::new(), at(50)).refused.unwrap();
         assert!(refused.contains("does not give memory back"), "{refused}");
+    }
+
+    #[test]
+    fn one_that_is_not_held_for_a_while_has_put_back_what_was_found_first() {
+        let now = Instant::now();
+        let mut memory = DomainMemory::new(FoundLevers::default(), None, Vec::new());
+        let mut domain = bounded(None, &[], now);
+        domain.target.was_set(LeverValue::Memory(Some(300 * MIB)));
+        memory.domains.push(domain);
+        memory.follow(&[], now);
+        assert!(memory.domains.is_empty());
+        let found = MemoryTarget {
+            id: 3,
+            memory_bytes: 300 * MIB,
+            memory_target_bytes: Some(300 * MIB),
+            static_most_bytes: None,
+        };
+        let most = LeverValue::Memory(Some(301 * MIB));
+        let again = Bounded::new(&own(300), &found, &most, None, &memory.left, now);
+        assert_eq!(again.records().map(|record| bytes_of(&record.original)), [96 * MIB, 97 * MIB]);
+        memory.leave(&again);
+        assert_eq!(memory.left.len(), 2, "each once");
+    }
+
+    #[test]
+    fn one_that_ends_while_it_is_looked_at_is_no_failure() {
+        let error = |kind| LeverError::Read { what: "it".to_owned(), source: io::Error::new(kind, "no answer") };
+        assert_eq!(why_not_taken(&own(1), &error(io::ErrorKind::NotFound)), None);
+        assert!(why_not_taken(&own(1), &error(io::ErrorKind::TimedOut)).unwrap().contains("no answer"));
+        assert!(
+            has_ended(Err(io::ErrorKind::NotFound.into()), 3) && !has_ended(Err(io::ErrorKind::TimedOut.into()), 3)
+        );
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl DomainVolunteer {
         let refreshed = self.refresh();
         let records = self.records();
         ledger.update(|contents| {
-            contents.records.retain(|have| !self.has_had(&have.lever));
+            contents.records.retain(|have| !self.is_outdated(&have.lever, &records));
             contents.records.extend(records.iter().cloned());
         })?;
         self.was_recorded(&records);
@@ -190,8 +190,22 @@ impl DomainVolunteer {
         self.members.iter().filter_map(|member| member.taken.as_ref()).flat_map(Taken::records).chain(found).collect()
     }
 
-    /// What the ledger has of this lever is replaced by [`Self::records`]: it is of a domain that is taken, or was.
-    pub(super) fn has_had(&self, lever: &AnyLever) -> bool {
+    /// What the ledger has of this lever is replaced by these records, as of [`Self::records`], or its domain has ended. What is
+    /// only not found now, or not yet, stays: nothing else knows how it was.
+    pub(super) fn is_outdated(&self, lever: &AnyLever, records: &[Record]) -> bool {
+        let is_without = |lever: &AnyLever| match lever {
+            AnyLever::Link(LinkLever { interface, .. }) => {
+                let id = xen::domain_of_interface(interface);
+                let has = |id| self.members.iter().any(|member| member.has_number(id));
+                self.has_had(lever) && !id.is_some_and(has)
+            }
+            lever => self.members.iter().any(|member| member.is_without(lever)),
+        };
+        records.iter().any(|record| record.lever == *lever) || is_without(lever)
+    }
+
+    /// This lever is of a domain that is taken, or was.
+    fn has_had(&self, lever: &AnyLever) -> bool {
         match lever {
             AnyLever::Link(LinkLever { interface, .. }) => {
                 let id = xen::domain_of_interface(interface);

@@ -35,6 +35,8 @@ pub(super) struct Member {
     pub(super) taken: Option<Taken>,
     /// What was taken: UUIDs and numbers.
     had: BTreeSet<(String, u32)>,
+    /// The number that it has now, as far as last seen.
+    number: Option<u32>,
     /// What an earlier agent, or an earlier hold, set on it and could not put back, as the ledger has it.
     left: Vec<Record>,
     /// Why it is not held, completing "because …".
@@ -169,6 +171,18 @@ impl Taken {
         self.held.levers().into_iter().map(|managed| record(managed, usual(managed))).chain(placing).collect()
     }
 
+    /// As [`Self::records`], but of what another scheduler forgets only the last that was set counts as Gleaner's.
+    fn left(&self) -> Vec<Record> {
+        let mut records = self.records();
+        if let Held::Bounded(hold) = &self.held {
+            for managed in [&hold.yielding, &hold.quota] {
+                let of_it = records.iter_mut().filter(|record| record.lever == managed.lever);
+                of_it.for_each(|record| record.ours = vec![managed.ours().clone()]);
+            }
+        }
+        records
+    }
+
     /// These records are in the ledger.
     pub(super) fn was_recorded(&mut self, records: &[Record]) {
         let freezer = &self.held.freezer().lever;
@@ -228,7 +242,7 @@ impl Taken {
 impl Member {
     pub(super) fn new(asked: String) -> Self {
         let (had, left) = (BTreeSet::new(), Vec::new());
-        Self { asked, found: None, is_gone: false, taken: None, had, left, lacks: None, not_found: None }
+        Self { asked, found: None, is_gone: false, taken: None, had, number: None, left, lacks: None, not_found: None }
     }
 
     /// The domain is awaited: by its name or UUID, whichever was configured.
@@ -251,7 +265,9 @@ impl Member {
 
     /// Why it is not held, for people.
     pub(super) fn lacking(&self) -> Option<String> {
-        self.lacks.as_ref().map(|why| format!("{}: {why}", self.name()))
+        let is_unrecorded = self.taken.as_ref().is_some_and(|taken| !taken.recorded);
+        let unrecorded = is_unrecorded.then_some("the ledger does not have yet what was found");
+        self.lacks.as_deref().or(unrecorded).map(|why| format!("{}: {why}", self.name()))
     }
 
     /// It is not held because of this, which is told once.
@@ -295,6 +311,22 @@ impl Member {
         self.had.iter().any(|(_, had)| *had == id)
     }
 
+    /// The domain that is there now has this number.
+    pub(super) fn has_number(&self, id: u32) -> bool {
+        self.number == Some(id)
+    }
+
+    /// This lever has nothing any more that could be put back: its run has ended, or the scheduler that had it is another's.
+    pub(super) fn is_without(&self, lever: &AnyLever) -> bool {
+        let Some((uuid, id)) = run_of(lever).filter(|_| self.has_had(lever)) else { return false };
+        if self.uuid() != Some(uuid) || !self.has_number(id) {
+            return true;
+        }
+        let of_scheduler =
+            matches!(lever, AnyLever::Domain(DomainLever { kind: DomainKind::Weight | DomainKind::Cap, .. }));
+        of_scheduler && self.taken.as_ref().is_some_and(|taken| !taken.held.is_bounded())
+    }
+
     /// A domain in this state is paused by an earlier agent or its helper.
     fn is_left_paused(&self, uuid: &str, state: &DomainState) -> bool {
         let lever = DomainLever { uuid: uuid.to_owned(), id: Some(state.id), kind: DomainKind::Paused };
@@ -322,6 +354,7 @@ impl Member {
     pub(super) fn has_ended(&mut self) {
         if !self.is_gone {
             self.is_gone = true;
+            self.number = None;
             self.taken = None;
             self.not_found = None;
             self.lacks("it has ended".to_owned());
@@ -331,15 +364,23 @@ impl Member {
     /// The domain is in this state. `lapsed`: the helper may have paused it since the last look.
     pub(super) fn see(&mut self, state: &DomainState, lapsed: bool) -> Result<Option<ForeignWrite>, LeverError> {
         self.is_gone = false;
+        self.number = Some(state.id);
         let Some(taken) = self.taken.as_mut().filter(|taken| taken.id == state.id) else {
             self.taken = None;
             return self.take_new(state).map(|()| None);
         };
         if taken.held.is_bounded() != (state.weight.is_some() && state.cap_percent.is_some()) {
-            // It has come under another scheduler: what was set by the one before is gone, but not Gleaner's pause.
-            self.left = taken.records();
+            // It has come under another scheduler, and maybe comes back: what was set by the one before is gone, but not
+            // Gleaner's pause, which the ledger has.
+            let (left, paused_is_recorded) = (taken.left(), taken.recorded && taken.held.is_bounded());
+            self.left.retain(|before| left.iter().all(|left| left.lever != before.lever));
+            self.left.extend(left);
             self.taken = None;
-            return self.take_new(state).map(|()| None);
+            self.take_new(state)?;
+            if let Some(taken) = &mut self.taken {
+                taken.recorded = paused_is_recorded;
+            }
+            return Ok(None);
         }
         if let Held::Bounded(hold) = &mut taken.held
             && lapsed

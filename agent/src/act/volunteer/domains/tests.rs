@@ -2,7 +2,8 @@ use gleaner_types::command::Target;
 
 use super::*;
 use crate::levers::domain::PERIOD_US;
-use crate::levers::{DomainKind, DomainLever, LeverValue};
+use crate::levers::{AffinityLever, DomainKind, DomainLever, DomainMostLever, LeverValue};
+use crate::netlink::Direction;
 use crate::xen::{DomainState, HostMemory};
 
 fn domain(uuid: &str, name: &str) -> Domain {
@@ -102,6 +103,8 @@ fn a_name_is_whichever_domain_has_it_once_the_one_before_has_ended() {
     assert!(number(&volunteer).is_none(), "it may still be being built");
     member(&mut volunteer).see(&state(4, false), false).unwrap();
     assert_eq!((volunteer.uuids(), number(&volunteer)), (vec!["v".to_owned()], Some(4)));
+    assert!(volunteer.lacking().unwrap().contains("the ledger"), "it is not held before that");
+    volunteer.was_recorded(&volunteer.records());
     assert!(volunteer.lacking().is_none());
 
     let mut volunteer = awaiting(&["u"]);
@@ -117,6 +120,7 @@ fn a_domain_that_somebody_else_has_paused_is_not_taken() {
     member(&mut volunteer).see(&state(3, true), false).unwrap();
     assert!(number(&volunteer).is_none() && volunteer.lacking().unwrap().contains("has yet to let it run"));
     member(&mut volunteer).see(&state(3, false), false).unwrap();
+    volunteer.was_recorded(&volunteer.records());
     assert_eq!((number(&volunteer), volunteer.lacking()), (Some(3), None));
 }
 
@@ -157,12 +161,73 @@ fn without_weights_and_caps_a_domain_is_kept_paused_and_counts_for_nothing() {
     // Its pause is Gleaner's, so it is taken anew when its scheduler is another.
     let mut paused = state(3, true);
     member(&mut volunteer).see(&paused, true).unwrap();
-    assert_eq!((number(&volunteer), volunteer.records().len(), volunteer.lacking()), (Some(3), 3, None));
     volunteer.was_recorded(&volunteer.records());
+    assert_eq!((number(&volunteer), volunteer.records().len(), volunteer.lacking()), (Some(3), 3, None));
     assert!(volunteer.is_occupied());
     paused.weight = None;
     member(&mut volunteer).see(&paused, false).unwrap();
-    assert!(volunteer.has_had(&records[0].lever) && volunteer.records().len() == 1, "and the other way round");
+    assert!(volunteer.records().len() == 1, "and the other way round");
+    assert!(volunteer.held().count() == 1, "its pause is recorded already");
+}
+
+#[test]
+fn what_is_set_on_a_domain_that_lives_stays_recorded_although_nobody_finds_it_now() {
+    let record = |lever, original, ours: &[LeverValue]| Record {
+        target: Target::Volunteer,
+        lever,
+        original,
+        ours: ours.to_vec(),
+    };
+    let of = |kind| AnyLever::Domain(DomainLever { uuid: "u".to_owned(), id: Some(3), kind });
+    let memory = record(of(DomainKind::Memory), LeverValue::Memory(Some(96 << 20)), &[]);
+    let most = AnyLever::DomainMost(DomainMostLever { uuid: "u".to_owned(), id: 3 });
+    let affinity = AnyLever::Affinity(AffinityLever { uuid: "u".to_owned(), id: 3 });
+    let queue = |name: &str| AnyLever::Link(LinkLever { interface: name.to_owned(), direction: Direction::Receive });
+    let left = [memory.lever.clone(), most, affinity, queue("vif3.0")];
+
+    // An earlier agent left it: the threads that keep the bounds find it later than the domain is taken.
+    let mut volunteer = found(std::slice::from_ref(&memory));
+    member(&mut volunteer).see(&state(3, false), false).unwrap();
+    let outdated = |volunteer: &DomainVolunteer, lever: &AnyLever| volunteer.is_outdated(lever, &volunteer.records());
+    assert!(left.iter().all(|lever| !outdated(&volunteer, lever)));
+    assert!(outdated(&volunteer, &of(DomainKind::Paused)) && outdated(&volunteer, &of(DomainKind::Cap)), "replaced");
+    volunteer.found_memory.replace(vec![memory.clone()]);
+    assert!(outdated(&volunteer, &memory.lever), "replaced");
+    volunteer.was_recorded(&volunteer.records());
+
+    // It leaves the watch, because another scheduler has it.
+    let none = state_of(3, false, r#""cap_percent":null,"weight":null"#);
+    member(&mut volunteer).see(&none, false).unwrap();
+    volunteer.found_memory.replace(Vec::new());
+    assert!(left.iter().all(|lever| !outdated(&volunteer, lever)));
+    assert!(outdated(&volunteer, &of(DomainKind::Weight)), "that scheduler has forgotten it");
+
+    member(&mut volunteer).see(&state(4, false), false).unwrap();
+    assert!(left.iter().all(|lever| outdated(&volunteer, lever)), "that run has ended");
+    assert!(!outdated(&volunteer, &queue("vif5.0")), "somebody else's");
+    member(&mut volunteer).has_ended();
+    assert!(outdated(&volunteer, &queue("vif4.0")));
+}
+
+#[test]
+fn a_domain_that_comes_back_under_its_scheduler_at_once_has_what_was_found_put_back() {
+    let mut volunteer = found(&[]);
+    member(&mut volunteer).see(&state(3, false), false).unwrap();
+    let found = volunteer.records();
+    let set = |volunteer: &mut DomainVolunteer| {
+        let taken = member(volunteer).taken.as_mut().unwrap();
+        taken.levers_mut()[0].was_set(LeverValue::Weight(1));
+    };
+    set(&mut volunteer);
+    let gone = state_of(3, false, r#""cap_percent":null,"weight":null"#);
+    let weight_of = |volunteer: &DomainVolunteer| volunteer.records()[0].original.clone();
+    member(&mut volunteer).see(&gone, false).unwrap();
+    member(&mut volunteer).see(&state_of(3, false, r#""cap_percent":70,"weight":1"#), false).unwrap();
+    assert_eq!(weight_of(&volunteer), found[0].original, "nothing was forgotten");
+    set(&mut volunteer);
+    member(&mut volunteer).see(&gone, false).unwrap();
+    member(&mut volunteer).see(&state_of(3, false, r#""cap_percent":0,"weight":256"#), false).unwrap();
+    assert_eq!(weight_of(&volunteer), LeverValue::Weight(256), "another scheduler begins anew");
 }
 
 #[test]
@@ -200,11 +265,12 @@ fn what_an_earlier_agent_left_stays_recorded_and_its_pause_counts_as_gleaners() 
     let others = record(3, DomainKind::Cap, cap(5), &[cap(6)]);
     let left = [paused(3), weight.clone(), others];
     let mut volunteer = found(&left);
-    assert!(left.iter().all(|record| !volunteer.has_had(&record.lever)), "not yet taken: the ledger keeps it");
+    let outdated = |volunteer: &DomainVolunteer, lever: &AnyLever| volunteer.is_outdated(lever, &volunteer.records());
+    assert!(left.iter().all(|record| !outdated(&volunteer, &record.lever)), "not yet taken: the ledger keeps it");
     member(&mut volunteer).see(&state(4, true), false).unwrap();
-    assert!(!volunteer.has_had(&left[0].lever), "another run of it, paused by somebody else");
+    assert!(!outdated(&volunteer, &left[0].lever), "another run of it, paused by somebody else");
     member(&mut volunteer).see(&state(3, true), false).unwrap();
-    assert!(volunteer.has_had(&left[0].lever) && !volunteer.has_had(&paused(2).lever));
+    assert!(outdated(&volunteer, &left[0].lever) && !outdated(&volunteer, &paused(2).lever));
     let records = volunteer.records();
     assert_eq!(records[0].original, weight.original, "what was found first");
     assert_eq!(records[1].original, cap(70), "what somebody has set since");
