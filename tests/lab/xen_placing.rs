@@ -30,7 +30,7 @@ impl NoHelper {
     fn begin() -> Self {
         let program = agent().with_file_name("gleaner-agent-xen");
         std::fs::rename(&program, program.with_extension("away")).unwrap();
-        sh("pkill -f '[g]leaner-agent-xen' || true");
+        sh("killall -q gleaner-agent-xen || true");
         Self(program)
     }
 }
