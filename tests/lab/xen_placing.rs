@@ -23,14 +23,13 @@ fn vcpus(name: &str) -> String {
     sh(&format!("xl vcpu-list {name} | awk 'NR > 1 {{ print $(NF-2) }}'"))
 }
 
-/// Takes the helper away, with those that run, and puts it back at the end.
+/// Takes the helper's program away, and puts it back at the end.
 struct NoHelper(PathBuf);
 
 impl NoHelper {
     fn begin() -> Self {
         let program = agent().with_file_name("gleaner-agent-xen");
         std::fs::rename(&program, program.with_extension("away")).unwrap();
-        sh("killall -q gleaner-agent-xen || true");
         Self(program)
     }
 }
@@ -45,13 +44,11 @@ fn late_domains_are_taken_when_they_come(xen: &mut Hypervisor) {
     let no_helper = NoHelper::begin();
     let mut actor = open(settings(&["late", "other"]));
     let why = actor.guard_status().unwrap().failure.unwrap();
-    assert!(
-        why.contains("late: ") && why.contains("gleaner-agent-xen"),
-        "not installed, or one that ran failed: {why}"
-    );
+    // An earlier test of this process may have left a helper that runs.
+    let reasons = ["gleaner-agent-xen is not installed", "no Xen domain has that name"];
+    assert!(why.contains("late: ") && reasons.iter().any(|reason| why.contains(reason)), "{why}");
     order(&mut actor, 1, RUN);
     drop(no_helper);
-    *xen = Hypervisor::open();
     sh("mkdom late burn");
     let mut domain = uuid("late");
     let mut holds = |actor: &mut gleaner_agent::act::Actor, domain: &str| {
