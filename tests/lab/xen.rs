@@ -2,7 +2,6 @@
 //! domains, and leave them as they were.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -186,12 +185,8 @@ fn xen_domains_are_shown_limited_and_left_as_they_were() {
             return;
         }
     };
-    let strip = |name: &str, file: PathBuf| {
-        let small = lab::cache(name);
-        sh(&format!("strip -o {} {}", small.display(), file.display()));
-        small
-    };
-    let files = [strip("gleaner-agent", agent()), strip("lab-tests", std::env::current_exe().unwrap()), helper];
+    let tests = lab::stripped("lab-tests", &std::env::current_exe().unwrap());
+    let files = [lab::stripped("gleaner-agent", &agent()), tests, helper];
     for scheduler in ["credit2", "credit"] {
         let mut command = Command::new(lab::script("xen/host.sh"));
         command.args(["-s", scheduler, "-T", "900"]).arg(&images).arg(lab::script("xen/lab-tests.sh")).args(&files);

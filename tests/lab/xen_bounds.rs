@@ -3,7 +3,6 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::{Child, Command as Program, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -393,12 +392,8 @@ fn xen_domains_that_are_the_volunteer_are_bounded() {
             return;
         }
     };
-    let strip = |name: &str, file: PathBuf| {
-        let small = lab::cache(name);
-        sh(&format!("strip -o {} {}", small.display(), file.display()));
-        small
-    };
-    let files = [strip("gleaner-agent", agent()), strip("lab-tests", std::env::current_exe().unwrap()), helper];
+    let tests = lab::stripped("lab-tests", &std::env::current_exe().unwrap());
+    let files = [lab::stripped("gleaner-agent", &agent()), tests, helper];
     let mut command = Program::new(lab::script("xen/host.sh"));
     command.args(["-l", "-T", "900"]).arg(&images).arg(lab::script("xen/lab-bounds.sh")).args(&files);
     let output = command.stdin(Stdio::null()).output().unwrap();

@@ -384,22 +384,18 @@ fn a_batch_job_runs_in_a_xen_domain_beside_a_foreground_that_measures_itself() {
             return;
         }
     };
-    let strip = |name: &str, file: &Path| -> PathBuf {
-        let small = lab::cache(name);
-        sh(&format!("strip -o {} {}", small.display(), file.display()));
-        small
-    };
     let compile = |name: &str| -> PathBuf {
         let (source, program) = (lab::script(&format!("xen/job/{name}.c")), lab::cache(name));
         sh(&format!("gcc -O2 -Wall -static -pthread {} -o {}", source.display(), program.display()));
         program
     };
     let gleaner = match optimized_program() {
-        Ok(gleaner) => strip("gleaner", &gleaner),
+        Ok(gleaner) => lab::stripped("gleaner", &gleaner),
         Err(why) => panic!("{why}"),
     };
     let program = std::env::current_exe().unwrap();
-    let mut files = vec![gleaner, strip("xen-job-tests", &program), helper, compile("front"), compile("engine")];
+    let mut files =
+        vec![gleaner, lab::stripped("xen-job-tests", &program), helper, compile("front"), compile("engine")];
     files.extend(["front", "worker", "count", "slow"].map(|name| lab::script(&format!("xen/job/{name}.sh"))));
     let mut command = Command::new(lab::script("xen/host.sh"));
     command.args(["-l", "-v", "2", "-T", "600"]).arg(&images).arg(lab::script("xen/job-tests.sh")).args(&files);

@@ -2,6 +2,7 @@
 //! written the lever since (drift). A foreign value is never overwritten. The lever is managed again once it reads as
 //! originally or as set. Called by the actor, the volunteer and the disk bound.
 
+use crate::act::ledger::Record;
 use crate::levers::{AnyLever, LeverError, LeverValue};
 
 /// Somebody else wrote a managed lever.
@@ -29,6 +30,16 @@ pub(crate) struct Managed {
 impl Managed {
     pub(crate) fn new(lever: AnyLever, original: LeverValue) -> Self {
         Self { lever, ours: original.clone(), original, foreign: None }
+    }
+
+    /// What an earlier agent, or an earlier hold, set and left is Gleaner's still, and what was found then is what is put back.
+    pub(crate) fn found(lever: AnyLever, current: LeverValue, left: &[Record]) -> Self {
+        let Some(left) = left.iter().find(|left| left.lever == lever && left.is_ours(&current)) else {
+            return Self::new(lever, current);
+        };
+        let mut managed = Self::new(lever, left.original.clone());
+        managed.was_set(current);
+        managed
     }
 
     /// What was set last; what was found, before anything was.

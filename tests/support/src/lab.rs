@@ -31,6 +31,15 @@ pub fn cache(name: &str) -> PathBuf {
     program.ancestors().nth(2).unwrap().join("lab").join(name)
 }
 
+/// A program without what a debugger needs, which a host need not be brought, in the build's own target folder.
+#[must_use]
+pub fn stripped(name: &str, program: &Path) -> PathBuf {
+    let small = cache(name);
+    let done = Command::new("strip").arg("-o").args([&small, program]).status();
+    assert!(done.is_ok_and(|status| status.success()), "strip of {}", program.display());
+    small
+}
+
 fn build(script_name: &str, name: &str, programs: &[&str]) -> Result<PathBuf, String> {
     let here =
         |program: &&&str| Command::new("which").arg(program).stdout(Stdio::null()).status().is_ok_and(|s| s.success());

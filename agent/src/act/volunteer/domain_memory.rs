@@ -237,15 +237,7 @@ impl Bounded {
         now: Instant,
     ) -> Self {
         let target = found.memory_target_bytes.unwrap_or(found.memory_bytes);
-        // What an earlier agent left is Gleaner's still, and what that agent found is what is put back.
-        let managed = |lever: AnyLever, current: LeverValue| {
-            let Some(left) = left.iter().find(|left| left.lever == lever && left.is_ours(&current)) else {
-                return Managed::new(lever, current);
-            };
-            let mut managed = Managed::new(lever, left.original.clone());
-            managed.was_set(current);
-            managed
-        };
+        let managed = |lever: AnyLever, current: LeverValue| Managed::found(lever, current, left);
         let lever = DomainLever { uuid: own.uuid.clone(), id: Some(own.id), kind: DomainKind::Memory };
         let target = managed(AnyLever::Domain(lever), LeverValue::Memory(Some(target)));
         let lever = DomainMostLever { uuid: own.uuid.clone(), id: own.id };

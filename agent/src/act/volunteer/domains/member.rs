@@ -125,14 +125,7 @@ impl Taken {
     /// `left`: what an earlier agent set and could not put back. It is Gleaner's still, and what that agent found is what
     /// is put back in the end.
     fn of(domain: &Identity, state: &DomainState, left: &[Record]) -> Result<Self, LeverError> {
-        let manage = |lever: AnyLever, current: LeverValue| {
-            let Some(left) = left.iter().find(|left| left.lever == lever && left.is_ours(&current)) else {
-                return Managed::new(lever, current);
-            };
-            let mut managed = Managed::new(lever, left.original.clone());
-            managed.was_set(current);
-            managed
-        };
+        let manage = |lever: AnyLever, current: LeverValue| Managed::found(lever, current, left);
         let of_state = |kind| {
             let lever = DomainLever { uuid: domain.uuid.clone(), id: Some(state.id), kind };
             let current = lever.of(state).map_err(|source| LeverError::Read { what: lever.to_string(), source })?;
