@@ -41,7 +41,7 @@ const CUT_S: u32 = 40;
 /// Power is cut no more when fewer tasks than this are left, so that each cut comes while tasks run.
 const LAST_TASKS: u32 = 12;
 /// For how long power is cut again and again, and at least how often.
-const CUTTING: Duration = Duration::from_secs(80);
+const CUTTING: Duration = Duration::from_secs(40);
 const LEAST_CUTS: usize = 3;
 /// From the moment at which everybody is at work, at most, until power is cut.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1_500);

@@ -164,6 +164,11 @@ fn xen_domains_come_late_and_are_placed_from_inside() {
     if !lab::inside() || ["GLEANER_LAB_HOLDS", SPARES].iter().any(|set| std::env::var_os(set).is_some()) {
         return;
     }
+    // It makes a pool of the other scheduler itself, so one boot tries both.
+    if !sh("xl info").contains("credit2") {
+        println!("placing is tried under credit2 alone");
+        return;
+    }
     sh("for domain in $(xl list | awk 'NR > 2 { print $1 }'); do xl destroy $domain; done");
     sh("xl vcpu-pin Domain-0 all all");
     let xen = &mut Hypervisor::open();

@@ -25,9 +25,9 @@ const CLIENTS: [u32; 2] = [4, 24];
 const THINK: Duration = Duration::from_millis(100);
 /// Time between two decisions.
 const INTERVAL_S: u32 = 3;
-/// Intervals of a phase, and from its start until it is judged.
+/// Intervals of a phase while its share is moved; the first half of a phase is for settling. What is fixed settles sooner.
 const PHASE: usize = 16;
-const SETTLING: usize = 8;
+const PHASE_FIXED: usize = 8;
 /// A target is missed by a response time that is so many times as long.
 const MISSED: f64 = 1.35;
 /// The most that it may have, in percent of a core: more than it can use.
@@ -174,9 +174,10 @@ struct Measured {
 }
 
 impl Measured {
-    /// The mean from the settling of a phase on.
+    /// The mean over the second half of a phase.
     fn settled(&self, phase: usize) -> f64 {
-        let judged = &self.phases[phase][SETTLING..];
+        let phase = &self.phases[phase];
+        let judged = &phase[phase.len() / 2..];
         judged.iter().sum::<f64>() / judged.len() as f64
     }
 
@@ -188,19 +189,19 @@ impl Measured {
              target; CPU used {:.0} % of a core",
             self.settled(0),
             self.settled(1),
-            2 * PHASE,
+            self.phases[0].len() + self.phases[1].len(),
             self.cpu_percent
         );
     }
 }
 
-/// Both phases of load; `each` is called once an interval.
-fn run(service: &Service, mut each: impl FnMut()) -> Measured {
+/// Both phases of load, each of so many intervals; `each` is called once an interval.
+fn run(service: &Service, intervals: usize, mut each: impl FnMut()) -> Measured {
     let (started, cpu_s) = (Instant::now(), service.cpu_s());
     let phases = CLIENTS.map(|clients| {
         let _load = Load::start(service.port, clients);
         let mut before = service.spent();
-        (0..PHASE)
+        (0..intervals)
             .map(|_| {
                 std::thread::sleep(Duration::from_secs(INTERVAL_S.into()));
                 each();
@@ -262,7 +263,7 @@ fn a_queue_keeps_its_target_by_its_own_exposition() {
     assert!(applied.status.success(), "{}", text(&applied.stderr));
     let cores = std::thread::available_parallelism().unwrap().get() as f64;
     let mut shares = Vec::new();
-    let held = run(&service, || {
+    let held = run(&service, PHASE, || {
         let shown = pair.ask(&["app", "show", "queue", "--json"]).stdout;
         let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap_or_default();
         shares.extend(shown["decision"]["shares"][0]["granted"].as_f64().map(|part| part * cores * 100.0));
@@ -273,10 +274,10 @@ fn a_queue_keeps_its_target_by_its_own_exposition() {
     until("its limit is given back", || pair.ask(&["app", "list"]).stdout.starts_with(b"no applications"));
     std::thread::sleep(Duration::from_secs(2));
     held.say(&format!("moved, mean share {mean:.0} % of a core"));
-    let free = run(&service, || {});
+    let free = run(&service, PHASE_FIXED, || {});
     free.say("no limit");
     service.limit(Some(mean));
-    let fixed = run(&service, || {});
+    let fixed = run(&service, PHASE_FIXED, || {});
     fixed.say("the same mean share, fixed");
     service.limit(None);
 
