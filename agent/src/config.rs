@@ -1,6 +1,8 @@
 //! The agent's config file. In: raw keys. Out: validated settings, or all problems at once. The defaults are in this
 //! file only. Called by the daemon at its start and on a reload, and by `gleaner-agent join`.
 
+mod domains;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -25,6 +27,7 @@ use crate::discover::Glob;
 use crate::guard::DiskWatchSettings;
 use crate::harm::HarmSettings;
 use crate::launch::User;
+use crate::made_domains::{AtRestore, DomainConfig};
 use crate::network_bound::{LinkChoice, of_mbit};
 use crate::roots::Roots;
 use crate::sense::SenseSettings;
@@ -57,8 +60,6 @@ pub const AT_RUN_TIME: &[&str] = &[
 ];
 /// Most aggregators of an agent.
 const MOST_AGGREGATORS: usize = 16;
-/// Most Xen domains of a volunteer: each is asked for its state at every step of the guard.
-const MOST_DOMAINS: usize = 16;
 
 /// A validated config.
 #[derive(Debug, Clone, PartialEq)]
@@ -109,6 +110,10 @@ pub struct Config {
     pub volunteer_name: String,
     /// Names or UUIDs of the Xen domains that are the volunteer, where it is such.
     pub volunteer_domains: Vec<String>,
+    /// Those of them that Gleaner makes.
+    pub domain_configs: Vec<DomainConfig>,
+    /// What becomes of these when the host is restored.
+    pub domains_at_restore: AtRestore,
     /// The least memory that each of them is shrunk to; `None` is what it was found with.
     pub volunteer_memory_least: Option<Bytes>,
     /// The program that is the volunteer; `None` where others start processes in it.
@@ -238,6 +243,7 @@ impl Config {
         let words: Vec<(String, Method)> = METHODS.iter().map(|method| (method.config_word(), *method)).collect();
         let forecast_words: Vec<(&str, Method)> = words.iter().map(|(word, method)| (word.as_str(), *method)).collect();
         let history = forecast.number("history_s", 600.0, 5.0..=3600.0);
+        let domains = domains::of(&mut volunteer);
         let lookahead = forecast.number("lookahead_s", 300.0, 1.0..=3600.0);
         Some(Self {
             state_dir,
@@ -263,7 +269,9 @@ impl Config {
             foreground_qemu: foreground.flag("qemu", true),
             foreground_floor: CoreShare::clamped(foreground.number("floor_percent", 10.0, 1.0..=100_000.0)),
             volunteer_name: adopted_name(&mut volunteer),
-            volunteer_domains: adopted_domains(&mut volunteer),
+            volunteer_domains: domains.names,
+            domain_configs: domains.configs,
+            domains_at_restore: domains.at_restore,
             volunteer_memory_least: volunteer.optional_integer("memory_least_mib", 16..=1 << 24).map(Bytes::from_mib),
             volunteer_program: program(&mut volunteer),
             volunteer: volunteer.choice(
@@ -513,24 +521,6 @@ fn adopted_name(section: &mut Section<'_>) -> String {
     name
 }
 
-/// `domains`, if the kind asks for them.
-fn adopted_domains(section: &mut Section<'_>) -> Vec<String> {
-    let domains = section.texts("domains");
-    if section.optional_text("kind").as_deref() != Some("domain") {
-        return Vec::new();
-    }
-    if !(1..=MOST_DOMAINS).contains(&domains.len()) || domains.iter().any(String::is_empty) {
-        let count = domains.len();
-        section.reject(
-            "kind",
-            format_args!(
-                "is \"domain\", so `domains` must name 1 to {MOST_DOMAINS} Xen domains; it has {count} entries"
-            ),
-        );
-    }
-    domains
-}
-
 /// A program by its absolute path, its arguments, and whom it runs as. It needs a cgroup to run in.
 fn program(section: &mut Section<'_>) -> Option<VolunteerProgram> {
     let (words, user) = (section.texts("command"), section.optional_text("user"));
@@ -738,18 +728,6 @@ mod tests {
         if User::own().is_root() {
             let said = of("command = ['/bin/true']").unwrap_err().to_string();
             assert!(said.contains("`volunteer.user` is missing: the agent runs as root"), "{said}");
-        }
-    }
-
-    #[test]
-    fn a_volunteer_of_xen_domains_names_them() {
-        let of = |text: &str| load(&format!("[host]\nname = 'h1'\n[volunteer]\n{text}\n"));
-        let config = of("kind = 'domain'\ndomains = ['batch-1', 'batch-2']").unwrap();
-        assert_eq!((config.volunteer, config.volunteer_domains.len()), (VolunteerChoice::Domain, 2));
-        assert!(of("domains = ['batch-1']").unwrap().volunteer_domains.is_empty(), "not used");
-        for bad in ["", "domains = []", "domains = ['']"] {
-            let said = of(&format!("kind = 'domain'\n{bad}")).unwrap_err().to_string();
-            assert!(said.contains("agent.toml:4: `volunteer.kind` is \"domain\", so `domains` must name"), "{said}");
         }
     }
 
