@@ -22,12 +22,12 @@ use gleaner_types::error::Chain;
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
+pub use self::domains::VolunteerDomains;
 use crate::act::{ActSettings, Bound, CacheChoice, VolunteerChoice, VolunteerProgram};
 use crate::discover::Glob;
 use crate::guard::DiskWatchSettings;
 use crate::harm::HarmSettings;
 use crate::launch::User;
-use crate::made_domains::{AtRestore, DomainConfig};
 use crate::network_bound::{LinkChoice, of_mbit};
 use crate::roots::Roots;
 use crate::sense::SenseSettings;
@@ -108,12 +108,8 @@ pub struct Config {
     pub volunteer_cgroup: String,
     /// Name of the guest or unit that is the volunteer, where it is one.
     pub volunteer_name: String,
-    /// Names or UUIDs of the Xen domains that are the volunteer, where it is such.
-    pub volunteer_domains: Vec<String>,
-    /// Those of them that Gleaner makes.
-    pub domain_configs: Vec<DomainConfig>,
-    /// What becomes of these when the host is restored.
-    pub domains_at_restore: AtRestore,
+    /// The Xen domains that are the volunteer, where it is such.
+    pub volunteer_domains: VolunteerDomains,
     /// The least memory that each of them is shrunk to; `None` is what it was found with.
     pub volunteer_memory_least: Option<Bytes>,
     /// The program that is the volunteer; `None` where others start processes in it.
@@ -243,7 +239,6 @@ impl Config {
         let words: Vec<(String, Method)> = METHODS.iter().map(|method| (method.config_word(), *method)).collect();
         let forecast_words: Vec<(&str, Method)> = words.iter().map(|(word, method)| (word.as_str(), *method)).collect();
         let history = forecast.number("history_s", 600.0, 5.0..=3600.0);
-        let domains = domains::of(&mut volunteer);
         let lookahead = forecast.number("lookahead_s", 300.0, 1.0..=3600.0);
         Some(Self {
             state_dir,
@@ -269,9 +264,7 @@ impl Config {
             foreground_qemu: foreground.flag("qemu", true),
             foreground_floor: CoreShare::clamped(foreground.number("floor_percent", 10.0, 1.0..=100_000.0)),
             volunteer_name: adopted_name(&mut volunteer),
-            volunteer_domains: domains.names,
-            domain_configs: domains.configs,
-            domains_at_restore: domains.at_restore,
+            volunteer_domains: domains::of(&mut volunteer),
             volunteer_memory_least: volunteer.optional_integer("memory_least_mib", 16..=1 << 24).map(Bytes::from_mib),
             volunteer_program: program(&mut volunteer),
             volunteer: volunteer.choice(
@@ -337,7 +330,7 @@ impl Config {
             volunteer: self.volunteer,
             volunteer_cgroup: self.volunteer_cgroup.clone(),
             volunteer_name: self.volunteer_name.clone(),
-            volunteer_domains: self.volunteer_domains.clone(),
+            volunteer_domains: self.volunteer_domains.names.clone(),
             volunteer_memory_least: self.volunteer_memory_least,
             volunteer_program: self.volunteer_program.clone(),
             kill_after: self.kill_after,

@@ -249,7 +249,8 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let globs = config.as_ref().map(|config| config.foreground_cgroups.clone()).unwrap_or_default();
             let unmatched = crate::discover::unmatched(&globs, &hierarchies);
             let made = config.as_ref().map(|config| {
-                made_domains::foreseen(&config.domain_configs, config.domains_at_restore, &config.state_dir)
+                let domains = &config.volunteer_domains;
+                made_domains::foreseen(&domains.configs, domains.at_restore, &config.state_dir)
             });
             let settings = config.map(|config| config.act_settings());
             let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
@@ -435,7 +436,8 @@ fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
 }
 
 fn make_domains(config: &Config) -> anyhow::Result<ExitCode> {
-    if config.domain_configs.is_empty() {
+    let configs = &config.volunteer_domains.configs;
+    if configs.is_empty() {
         say("volunteer.domain_configs names no files: nothing is made")?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -443,13 +445,13 @@ fn make_domains(config: &Config) -> anyhow::Result<ExitCode> {
         say("act.enabled is false, so this host only observes: nothing is made")?;
         return Ok(ExitCode::SUCCESS);
     }
-    tell_domains(&made_domains::make(&config.domain_configs, &config.state_dir)?)
+    tell_domains(&made_domains::make(configs, &config.state_dir)?)
 }
 
 /// Destroys what Gleaner made, if the config says so; a config with mistakes says nothing.
 fn end_domains(file: &Path, state_dir: &Path) -> anyhow::Result<ExitCode> {
     let at_restore = match config_or_defaults(file) {
-        Ok(config) => config.domains_at_restore,
+        Ok(config) => config.volunteer_domains.at_restore,
         // Elsewhere nobody needs to hear of it.
         Err(error) if made_domains::has_made(state_dir).unwrap_or(true) => {
             warn!("domains that Gleaner made stay, because the config file has mistakes: {}", Chain(&*error));

@@ -12,25 +12,26 @@ use crate::made_domains::{AtRestore, DomainConfig};
 const MOST: usize = 16;
 
 /// The Xen domains of a volunteer; empty where it is none of such.
-#[derive(Debug, Default)]
-pub(super) struct Domains {
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolunteerDomains {
     /// Names and UUIDs of all of them.
-    pub(super) names: Vec<String>,
+    pub names: Vec<String>,
     /// Those that Gleaner makes.
-    pub(super) configs: Vec<DomainConfig>,
-    pub(super) at_restore: AtRestore,
+    pub configs: Vec<DomainConfig>,
+    /// What becomes of these when the host is restored.
+    pub at_restore: AtRestore,
 }
 
 /// `domains`, `domain_configs` and `domains_at_restore`, if the kind asks for them.
-pub(super) fn of(section: &mut Section<'_>) -> Domains {
+pub(super) fn of(section: &mut Section<'_>) -> VolunteerDomains {
     let (mut names, files) = (section.texts("domains"), section.texts("domain_configs"));
     let at_restore = section.choice("domains_at_restore", AtRestore::default(), &AtRestore::WORDS);
     if section.optional_text("kind").as_deref() != Some("domain") {
-        return Domains::default();
+        return VolunteerDomains::default();
     }
     if files.len() > MOST {
         section.reject("domain_configs", format_args!("has {} entries; it must have at most {MOST}", files.len()));
-        return Domains::default();
+        return VolunteerDomains::default();
     }
     let mut configs: Vec<DomainConfig> = Vec::new();
     for file in &files {
@@ -65,7 +66,7 @@ pub(super) fn of(section: &mut Section<'_>) -> Domains {
             ),
         );
     }
-    Domains { names, configs, at_restore }
+    VolunteerDomains { names, configs, at_restore }
 }
 
 #[cfg(test)]
@@ -86,9 +87,9 @@ mod tests {
     #[test]
     fn a_volunteer_of_xen_domains_names_them() {
         let config = of("kind = 'domain'\ndomains = ['batch-1', 'batch-2']").unwrap();
-        assert_eq!((config.volunteer, config.volunteer_domains.len()), (VolunteerChoice::Domain, 2));
-        assert_eq!(config.domains_at_restore, AtRestore::Leave);
-        assert!(of("domains = ['batch-1']").unwrap().volunteer_domains.is_empty(), "not used");
+        assert_eq!((config.volunteer, config.volunteer_domains.names.len()), (VolunteerChoice::Domain, 2));
+        assert_eq!(config.volunteer_domains.at_restore, AtRestore::Leave);
+        assert!(of("domains = ['batch-1']").unwrap().volunteer_domains.names.is_empty(), "not used");
         for bad in ["", "domains = []", "domains = ['']"] {
             let said = of(&format!("kind = 'domain'\n{bad}")).unwrap_err();
             assert!(said.contains("agent.toml:4: `volunteer.kind` is \"domain\", so `domains` must name"), "{said}");
@@ -109,9 +110,12 @@ mod tests {
             "kind = 'domain'\ndomains = ['batch-0', 'batch-2']\ndomain_configs = ['{one}', '{two}']\ndomains_at_restore = 'destroy'"
         );
         let config = of(&text).unwrap();
-        assert_eq!(config.volunteer_domains, ["batch-0", "batch-2", "batch-1"], "each once");
-        assert_eq!((config.domain_configs.len(), config.domains_at_restore), (2, AtRestore::Destroy));
-        assert_eq!(config.act_settings().volunteer_domains, config.volunteer_domains);
+        assert_eq!(config.volunteer_domains.names, ["batch-0", "batch-2", "batch-1"], "each once");
+        assert_eq!(
+            (config.volunteer_domains.configs.len(), config.volunteer_domains.at_restore),
+            (2, AtRestore::Destroy)
+        );
+        assert_eq!(config.act_settings().volunteer_domains, config.volunteer_domains.names);
         let of_files = |files: &str| of(&format!("kind = 'domain'\ndomain_configs = [{files}]")).unwrap_err();
         for (files, part) in [
             (
