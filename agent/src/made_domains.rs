@@ -61,7 +61,7 @@ pub(crate) enum MadeError {
     Toolstack(#[from] ToolstackError),
     #[error("failed to get a UUID from {UUIDS}")]
     Uuid(#[source] io::Error),
-    #[error("it is still there after {} s", END.as_secs())]
+    #[error("it is still there, and there was no more time to destroy it")]
     StillThere,
     #[error("xl says that it made it, and lists none of its UUID")]
     NotThere,
@@ -206,6 +206,9 @@ fn destroy(toolstack: &Toolstack, uuid: &str, deadline: Instant) -> Result<bool,
         let there = toolstack.domains(left().min(SHORT))?;
         Ok(there.into_iter().find(|domain| domain.uuid == uuid).map(|domain| domain.id))
     };
+    if left().is_zero() {
+        return Err(MadeError::StillThere);
+    }
     let Some(id) = find()? else { return Ok(false) };
     toolstack.destroy(id, left())?;
     while find()?.is_some() {

@@ -213,7 +213,12 @@ mod tests {
         assert!(weaknesses.contains("domains of the volunteer were not held: no-such-domain: "), "{weaknesses}");
         let status = actor.guard_status().unwrap();
         assert!(status.failure.unwrap().contains("gleaner-agent-xen is not installed"));
-        let is_told = |event: &Event| matches!(event, Event::SensorChanged { sensor, absent: Some(why) } if sensor == "domains of the volunteer" && why.detail().contains("no-such-domain: "));
+        let is_told = |event: &Event| match event {
+            Event::SensorChanged { sensor, absent: Some(why) } => {
+                sensor == "domains of the volunteer" && why.detail().contains("no-such-domain: ")
+            }
+            _ => false,
+        };
         let told: Vec<usize> =
             (0..2).map(|_| actor.tick(Timestamp(1_000_000)).iter().filter(|event| is_told(event)).count()).collect();
         assert_eq!(told, [1, 0], "once");

@@ -36,7 +36,7 @@ pub(crate) enum ToolstackError {
     #[error("`{0}` cannot be run")]
     Io(String, #[source] io::Error),
     #[error(
-        "`{words}` did not end within {seconds:.0} s and was ended; look which `xl` holds the toolstack's lock (`fuser -v /run/lock/xl`), \
+        "`{words}` did not end within {seconds:.0} s and was ended; look which xl holds the toolstack's lock (`fuser -v /run/lock/xl`), \
          and whether xenstored answers (`xenstore-read /`), then try again"
     )]
     Hung { words: String, seconds: f64 },
