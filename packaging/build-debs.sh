@@ -83,8 +83,9 @@ for package in gleaner-agent gleaner-aggregator gleaner; do
 done
 rm -f "$out"/gleaner-agent-xen_*.deb
 # Agent and helper speak with each other only if they are of one release.
-mkdir -p "$extra/xen/packaging" "$extra/xen/agent-xen"
-cp packaging/{copyright-xen,changelog} "$extra/xen/packaging/"
+mkdir -p "$extra"/xen/{packaging,agent-xen,systemd}
+cp -r packaging/{copyright-xen,changelog,agent-xen} "$extra/xen/packaging/"
+cp systemd/gleaner-agent-xen.conf "$extra/xen/systemd/"
 cp -r agent-xen/{Cargo.toml,Cargo.lock,README.md,PROTOCOL.md,src} "$extra/xen/agent-xen/"
 of_agent=$(dpkg-deb -f "$out"/gleaner-agent_*.deb Version)
 sed -i "s/^depends = .*/depends = \"\$auto, gleaner-agent (= $of_agent)\"/" "$extra/xen/agent-xen/Cargo.toml"

@@ -20,7 +20,7 @@ check() { # WHAT COMMAND...: it must succeed
 root=$work/root units=$work/root/usr/lib/systemd/system
 mkdir -p "$units/gleaner-agent.service.d" "$root"/{bin,etc,usr/bin,usr/sbin}
 cp systemd/*.service docs/examples/*.service /usr/lib/systemd/system/*.target "$units/"
-for program in bin/sh usr/bin/{gleaner-agent,gleaner-aggregator,systemd-tmpfiles} usr/sbin/slurmd; do
+for program in bin/sh usr/bin/{gleaner-agent,gleaner-aggregator,systemd-tmpfiles,systemd-run} usr/sbin/slurmd; do
     printf '#!/bin/sh\n' >"$root/$program" && chmod 755 "$root/$program"
 done
 faultless() { # UNIT...: systemd says nothing of them
@@ -98,6 +98,12 @@ for conf in volunteer-command local-engine; do
     check "and nobody gets new privileges" has NoNewPrivileges yes
     rm "$units/gleaner-agent.service.d/$conf.conf"
 done
+cp systemd/gleaner-agent-xen.conf "$units/gleaner-agent.service.d/"
+check "systemd finds no fault with gleaner-agent-xen.conf" faultless gleaner-agent.service
+check "with it domains are made and ended outside of the sandbox, in scopes of their own" eval \
+    'setting ExecStartPre | grep -q "^-+/usr/bin/systemd-run --scope .* domains make$" && setting ExecStopPost | grep -q "^-+/usr/bin/systemd-run --scope .* domains end$"'
+check "after the limits have been given back" eval 'setting ExecStopPost | head -n 1 | grep -q " restore --keep-domains$"'
+rm "$units/gleaner-agent.service.d/gleaner-agent-xen.conf"
 conf=scheduling-points
 cp "docs/examples/$conf.conf" "$units/gleaner-agent.service.d/"
 last() { setting "$1" | tail -n 1; }

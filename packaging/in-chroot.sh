@@ -48,6 +48,8 @@ for shell in bash-completion/completions/gleaner zsh/vendor-completions/_gleaner
     check "completions: $shell" test -s "/usr/share/$shell"
 done
 check "the agent's helper for Xen is where the agent looks, with a licence of its own" eval '/usr/libexec/gleaner/$helper --version && grep -q GPL-3.0-only /usr/share/doc/$helper/copyright'
+check "and the drop-in that makes and ends domains" grep -q 'ExecStartPre=-+.* domains make$' /usr/lib/systemd/system/gleaner-agent.service.d/gleaner-agent-xen.conf
+check "nothing is made without files, and nothing ended" eval 'gleaner-agent domains make && gleaner-agent domains end'
 check "the agent's config is good" gleaner-agent --check
 check "the aggregator's config is good" gleaner-aggregator --check
 check "the agent only observes" not grep -q '^enabled *= *true' /etc/gleaner/agent.toml
@@ -81,7 +83,7 @@ check "back to the old version" dpkg -i /debs/old/*.deb
 
 echo "remove"
 check "the packages are removed" dpkg -r $packages $helper
-check "programs and units are gone" none /usr/libexec/gleaner /usr/bin/gleaner* /lib/systemd/system/gleaner*
+check "programs and units are gone" none /usr/libexec/gleaner /usr/bin/gleaner* /lib/systemd/system/gleaner* /usr/lib/systemd/system/gleaner*
 check "configs, keys and state stay" test -s /etc/gleaner/agent.toml -a -s /etc/gleaner/agent.key -a -s /var/lib/gleaner/state.redb
 check "installing again finds them" eval 'dpkg -i /debs/new/*.deb && config_changed && gleaner-agent --check'
 

@@ -37,7 +37,7 @@ use gleaner_types::command::{Ack, Command, Desired, Limits, Outcome, Quota, Refu
 use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 use gleaner_types::id::WorkloadId;
-use gleaner_types::report::{Levers, MAX_WORKLOADS, VolunteerKind};
+use gleaner_types::report::{Absence, AbsenceKind, Levers, MAX_WORKLOADS, VolunteerKind};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
@@ -135,6 +135,8 @@ pub struct Actor {
     volunteer_dirs: Vec<PathBuf>,
     /// Its Xen domains that were found, by UUID; `None` where it is none.
     volunteer_domains: Option<Vec<String>>,
+    /// Why some of them are not held, as the last event told.
+    domains_lacking: Option<String>,
     /// Bounds that the volunteer lacks, and why.
     unbounded: Vec<(Bound, String)>,
     workloads: BTreeMap<WorkloadId, WorkloadLevers>,
@@ -183,6 +185,7 @@ impl Actor {
             clock: None,
             volunteer_dirs: Vec::new(),
             volunteer_domains: None,
+            domains_lacking: None,
             unbounded: Vec::new(),
             workloads: BTreeMap::new(),
             contested: BTreeSet::new(),
@@ -611,6 +614,12 @@ impl Actor {
         match updated {
             Ok(()) => drop(guard.with_volunteer(|volunteer| volunteer.was_recorded(&records))),
             Err(error) => tracing::warn!(error = chain(&error), "the volunteer's domains cannot be recorded"),
+        }
+        let lacking = guard.with_volunteer(|volunteer| volunteer.domains_lacking()).flatten();
+        if lacking != self.domains_lacking {
+            let absent = lacking.clone().map(|why| Absence::described(AbsenceKind::Vanished, why));
+            self.events.push(Event::SensorChanged { sensor: "domains of the volunteer".to_owned(), absent });
+            self.domains_lacking = lacking;
         }
     }
 

@@ -1,6 +1,8 @@
 //! The agent's config file. In: raw keys. Out: validated settings, or all problems at once. The defaults are in this
 //! file only. Called by the daemon at its start and on a reload, and by `gleaner-agent join`.
 
+mod domains;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -20,6 +22,7 @@ use gleaner_types::error::Chain;
 use gleaner_types::id::{HostId, WorkloadId};
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
 
+pub use self::domains::VolunteerDomains;
 use crate::act::{ActSettings, Bound, CacheChoice, VolunteerChoice, VolunteerProgram};
 use crate::discover::Glob;
 use crate::guard::DiskWatchSettings;
@@ -57,8 +60,6 @@ pub const AT_RUN_TIME: &[&str] = &[
 ];
 /// Most aggregators of an agent.
 const MOST_AGGREGATORS: usize = 16;
-/// Most Xen domains of a volunteer: each is asked for its state at every step of the guard.
-const MOST_DOMAINS: usize = 16;
 
 /// A validated config.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,8 +108,8 @@ pub struct Config {
     pub volunteer_cgroup: String,
     /// Name of the guest or unit that is the volunteer, where it is one.
     pub volunteer_name: String,
-    /// Names or UUIDs of the Xen domains that are the volunteer, where it is such.
-    pub volunteer_domains: Vec<String>,
+    /// The Xen domains that are the volunteer, where it is such.
+    pub volunteer_domains: VolunteerDomains,
     /// The least memory that each of them is shrunk to; `None` is what it was found with.
     pub volunteer_memory_least: Option<Bytes>,
     /// The program that is the volunteer; `None` where others start processes in it.
@@ -263,7 +264,7 @@ impl Config {
             foreground_qemu: foreground.flag("qemu", true),
             foreground_floor: CoreShare::clamped(foreground.number("floor_percent", 10.0, 1.0..=100_000.0)),
             volunteer_name: adopted_name(&mut volunteer),
-            volunteer_domains: adopted_domains(&mut volunteer),
+            volunteer_domains: domains::of(&mut volunteer),
             volunteer_memory_least: volunteer.optional_integer("memory_least_mib", 16..=1 << 24).map(Bytes::from_mib),
             volunteer_program: program(&mut volunteer),
             volunteer: volunteer.choice(
@@ -329,7 +330,7 @@ impl Config {
             volunteer: self.volunteer,
             volunteer_cgroup: self.volunteer_cgroup.clone(),
             volunteer_name: self.volunteer_name.clone(),
-            volunteer_domains: self.volunteer_domains.clone(),
+            volunteer_domains: self.volunteer_domains.names.clone(),
             volunteer_memory_least: self.volunteer_memory_least,
             volunteer_program: self.volunteer_program.clone(),
             kill_after: self.kill_after,
@@ -511,24 +512,6 @@ fn adopted_name(section: &mut Section<'_>) -> String {
         section.reject("kind", format_args!("is \"{kind}\", so `{kind}` must name the {kind} that is the volunteer"));
     }
     name
-}
-
-/// `domains`, if the kind asks for them.
-fn adopted_domains(section: &mut Section<'_>) -> Vec<String> {
-    let domains = section.texts("domains");
-    if section.optional_text("kind").as_deref() != Some("domain") {
-        return Vec::new();
-    }
-    if !(1..=MOST_DOMAINS).contains(&domains.len()) || domains.iter().any(String::is_empty) {
-        let count = domains.len();
-        section.reject(
-            "kind",
-            format_args!(
-                "is \"domain\", so `domains` must name 1 to {MOST_DOMAINS} Xen domains; it has {count} entries"
-            ),
-        );
-    }
-    domains
 }
 
 /// A program by its absolute path, its arguments, and whom it runs as. It needs a cgroup to run in.
@@ -738,18 +721,6 @@ mod tests {
         if User::own().is_root() {
             let said = of("command = ['/bin/true']").unwrap_err().to_string();
             assert!(said.contains("`volunteer.user` is missing: the agent runs as root"), "{said}");
-        }
-    }
-
-    #[test]
-    fn a_volunteer_of_xen_domains_names_them() {
-        let of = |text: &str| load(&format!("[host]\nname = 'h1'\n[volunteer]\n{text}\n"));
-        let config = of("kind = 'domain'\ndomains = ['batch-1', 'batch-2']").unwrap();
-        assert_eq!((config.volunteer, config.volunteer_domains.len()), (VolunteerChoice::Domain, 2));
-        assert!(of("domains = ['batch-1']").unwrap().volunteer_domains.is_empty(), "not used");
-        for bad in ["", "domains = []", "domains = ['']"] {
-            let said = of(&format!("kind = 'domain'\n{bad}")).unwrap_err().to_string();
-            assert!(said.contains("agent.toml:4: `volunteer.kind` is \"domain\", so `domains` must name"), "{said}");
         }
     }
 

@@ -35,6 +35,7 @@ use crate::join;
 use crate::keeper::{self, Kept, Watch};
 use crate::launch::shell::{self, NOBODY_UID};
 use crate::link::{self, Introduction, LinkSettings};
+use crate::made_domains::{self, AtRestore, Told};
 use crate::metrics::{Monitor, Status};
 use crate::network_bound;
 use crate::order::{OrderSender, orders};
@@ -97,6 +98,16 @@ enum Command {
         /// The same, but the record is deleted.
         #[arg(long)]
         discard: bool,
+        /// Leaves the Xen domains that Gleaner made, whatever volunteer.domains_at_restore says: for the unit, in whose
+        /// sandbox `xl` cannot run. `gleaner-agent domains end` ends them.
+        #[arg(long)]
+        keep_domains: bool,
+    },
+    /// Makes the Xen domains of volunteer.domain_configs, or ends those that Gleaner made. Needs root outside of the agent's
+    /// sandbox; the package gleaner-agent-xen has systemd do it before the agent starts and after it ends.
+    Domains {
+        #[command(subcommand)]
+        what: DomainsCommand,
     },
     /// Gets this host its certificate, by the token that `gleaner host invite` printed.
     ///
@@ -136,6 +147,14 @@ enum Command {
         #[arg(long)]
         hung_after_s: Option<u64>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum DomainsCommand {
+    /// Makes those that are not there yet, if this host acts. One that has the name of a file's already is used as it is.
+    Make,
+    /// Destroys those that Gleaner made, if volunteer.domains_at_restore is "destroy".
+    End,
 }
 
 /// The command line, for its man page.
@@ -195,14 +214,20 @@ fn start_log() {
 
 fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<ExitCode> {
     match arguments.command {
-        Some(Command::Restore { state_dir, adopt, discard }) => {
+        Some(Command::Restore { state_dir, adopt, discard, keep_domains }) => {
             let state_dir = state_dir.unwrap_or_else(|| configured_state_dir(&arguments.config));
             match (adopt, discard) {
                 (false, false) => {}
                 (true, _) => resolve(&state_dir, Resolution::Adopt)?,
                 (false, true) => resolve(&state_dir, Resolution::Discard)?,
             }
-            restore(&state_dir)
+            let restored = restore(&state_dir)?;
+            let ended = if keep_domains { ExitCode::SUCCESS } else { end_domains(&arguments.config, &state_dir)? };
+            Ok(if restored == ExitCode::SUCCESS { ended } else { restored })
+        }
+        Some(Command::Domains { what: DomainsCommand::Make }) => make_domains(&config_or_defaults(&arguments.config)?),
+        Some(Command::Domains { what: DomainsCommand::End }) => {
+            end_domains(&arguments.config, &configured_state_dir(&arguments.config))
         }
         Some(Command::Join { token, token_file }) => {
             service::forbid_dumps();
@@ -223,6 +248,10 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let tasks = config.as_ref().is_some_and(|config| config.tasks);
             let globs = config.as_ref().map(|config| config.foreground_cgroups.clone()).unwrap_or_default();
             let unmatched = crate::discover::unmatched(&globs, &hierarchies);
+            let made = config.as_ref().map(|config| {
+                let domains = &config.volunteer_domains;
+                made_domains::foreseen(&domains.configs, domains.at_restore, &config.state_dir)
+            });
             let settings = config.map(|config| config.act_settings());
             let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
             let network_required = settings.required.contains(&Bound::Network);
@@ -233,6 +262,7 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
                 _ => network_bound::probe(sys, &links, &hierarchies),
             };
             let mut volunteer = foreseen(&settings, &hierarchies);
+            volunteer.extend(made.unwrap_or_default());
             if tasks && settings.volunteer_program.is_none() {
                 volunteer.extend(shell::foreseen(NOBODY_UID));
             }
@@ -399,6 +429,57 @@ fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
     }
     // Whether anybody reads it or not.
     if !report.failed.is_empty() {
+        return Ok(ExitCode::from(3));
+    }
+    said?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make_domains(config: &Config) -> anyhow::Result<ExitCode> {
+    let configs = &config.volunteer_domains.configs;
+    if configs.is_empty() {
+        say("volunteer.domain_configs names no files: nothing is made")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !config.act {
+        say("act.enabled is false, so this host only observes: nothing is made")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    tell_domains(&made_domains::make(configs, &config.state_dir)?)
+}
+
+/// Destroys what Gleaner made, if the config says so; a config with mistakes says nothing.
+fn end_domains(file: &Path, state_dir: &Path) -> anyhow::Result<ExitCode> {
+    let at_restore = match config_or_defaults(file) {
+        Ok(config) => config.volunteer_domains.at_restore,
+        // Elsewhere nobody needs to hear of it.
+        Err(error) if made_domains::has_made(state_dir).unwrap_or(true) => {
+            warn!("domains that Gleaner made stay, because the config file has mistakes: {}", Chain(&*error));
+            return Ok(ExitCode::from(3));
+        }
+        Err(_) => return Ok(ExitCode::SUCCESS),
+    };
+    match at_restore {
+        AtRestore::Destroy => tell_domains(&made_domains::end(state_dir)?),
+        AtRestore::Leave => {
+            if made_domains::has_made(state_dir)? {
+                say("volunteer.domains_at_restore is \"leave\": what Gleaner made stays")?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn tell_domains(told: &[Told]) -> anyhow::Result<ExitCode> {
+    let mut said = Ok(());
+    for domain in told {
+        match domain.has_failed() {
+            true => note(domain),
+            // Whether anybody reads it or not.
+            false => said = said.and(say(domain)),
+        }
+    }
+    if told.iter().any(Told::has_failed) {
         return Ok(ExitCode::from(3));
     }
     said?;

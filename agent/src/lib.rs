@@ -30,6 +30,7 @@ mod kernel_file;
 pub mod launch;
 pub mod levers;
 pub mod link;
+pub mod made_domains;
 pub mod metrics;
 mod names;
 mod netlink;

@@ -8,5 +8,6 @@ mod host;
 mod xen;
 mod xen_bounds;
 mod xen_harm;
+mod xen_made;
 mod xen_placing;
 mod xen_volunteer;

@@ -30,7 +30,7 @@ pub enum VolunteerChoice {
     Guest,
     /// A systemd unit that is there already.
     Unit,
-    /// Xen domains that others start: paused and unpaused through the hypervisor.
+    /// Xen domains, which the agent does not start: paused and unpaused through the hypervisor.
     Domain,
     /// No volunteer.
     None,

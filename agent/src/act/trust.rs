@@ -1,7 +1,8 @@
 //! Checks the agent's state folder before it is used. The agent, mostly as root, ends processes, writes control files
 //! and removes folders that its ledger names. So the ledger must be the agent's own, and may only name what the agent
-//! can have written there. In: paths and open files. Out: why one is not to be trusted, in a sentence. The ledger and
-//! the record of learnt postures call it, when they open the state folder and read what is in it.
+//! can have written there. In: paths and open files. Out: why one is not to be trusted, in a sentence. The ledger, the
+//! record of learnt postures and that of made domains call it, when they open the state folder and read what is in it, and the
+//! config for files whose content runs as root.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,7 +24,7 @@ fn untrusted(why: String) -> io::Error {
 ///
 /// # Errors
 /// `PermissionDenied` with what is wrong with it, or the system's error.
-pub(super) fn open_folder(path: &Path) -> io::Result<File> {
+pub(crate) fn open_folder(path: &Path) -> io::Result<File> {
     let open = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY).open(path);
     let folder = open.map_err(|error| no_link(path, error))?;
     check(&folder)?;

@@ -317,7 +317,7 @@ impl Volunteer {
         let yields = Ok(Yields::LeastWeight);
         let mut weaknesses = vec![
             format!("the guard's law is {}", law_in_words(&yields)),
-            "the volunteer is Xen domains that others start: they are paused when they should end, never ended"
+            "the volunteer is Xen domains, which `xl` starts: they are paused when they should end, never ended by the agent"
                 .to_owned(),
             NOT_SERVED.to_owned(),
         ];
@@ -413,6 +413,14 @@ impl Volunteer {
     pub(crate) fn lacking(&self) -> Option<String> {
         match &self.containment {
             Containment::Domains(volunteer) if !volunteer.is_occupied() => volunteer.lacking(),
+            _ => None,
+        }
+    }
+
+    /// Why some of its Xen domains are not held, completing "because …"; also while others run.
+    pub(super) fn domains_lacking(&self) -> Option<String> {
+        match &self.containment {
+            Containment::Domains(volunteer) => volunteer.lacking(),
             _ => None,
         }
     }

@@ -190,6 +190,9 @@ impl Actor {
 
 #[cfg(test)]
 mod tests {
+    use gleaner_types::event::Event;
+    use gleaner_types::time::Timestamp;
+
     use super::*;
     use crate::act::ActSettings;
 
@@ -202,7 +205,7 @@ mod tests {
             volunteer_domains: vec!["no-such-domain".to_owned()],
             ..ActSettings::observing(state.path().to_owned())
         };
-        let (actor, _) = Actor::open(settings, &Hierarchies::of_this_machine()).unwrap();
+        let (mut actor, _) = Actor::open(settings, &Hierarchies::of_this_machine()).unwrap();
         let kind = gleaner_types::report::VolunteerKind::Guest { name: "no-such-domain".to_owned() };
         assert_eq!(actor.volunteer_kind(), &kind);
         assert_eq!(actor.volunteer_domains(), Some(&[][..]));
@@ -210,5 +213,14 @@ mod tests {
         assert!(weaknesses.contains("domains of the volunteer were not held: no-such-domain: "), "{weaknesses}");
         let status = actor.guard_status().unwrap();
         assert!(status.failure.unwrap().contains("gleaner-agent-xen is not installed"));
+        let is_told = |event: &Event| match event {
+            Event::SensorChanged { sensor, absent: Some(why) } => {
+                sensor == "domains of the volunteer" && why.detail().contains("no-such-domain: ")
+            }
+            _ => false,
+        };
+        let told: Vec<usize> =
+            (0..2).map(|_| actor.tick(Timestamp(1_000_000)).iter().filter(|event| is_told(event)).count()).collect();
+        assert_eq!(told, [1, 0], "once");
     }
 }

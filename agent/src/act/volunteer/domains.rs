@@ -1,4 +1,4 @@
-//! The volunteer as Xen domains that others start. In: a ceiling for all of them together, and whether they are
+//! The volunteer as Xen domains that `xl` has started, for the operator or for `made_domains`. In: a ceiling for all of them together, and whether they are
 //! frozen. Out: each domain's weight, cap and pause, set through the helper. Called by the volunteer.
 //!
 //! Domains are configured by name or by UUID, and awaited until there is one that is called so, be it there at the start, later

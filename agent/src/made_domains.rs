@@ -1,0 +1,261 @@
+//! Xen domains that Gleaner makes, from config files of `xl` that the operator names. In: those files, and the record of what was
+//! made. Out: domains made before the agent starts, or destroyed when the host is restored. Called by the command line: the
+//! agent itself never runs `xl`, because its sandbox is none for a toolstack.
+//!
+//! A domain is Gleaner's by its UUID alone, which is new for each one and on the disk before the domain is made. One that has the
+//! name already and not such a UUID is the operator's: it is the volunteer all the same, and is never destroyed. Nothing is
+//! made twice by itself: one try for each file whenever somebody, or systemd before it starts the agent, asks for it.
+
+pub(crate) mod config_file;
+mod record;
+#[cfg(test)]
+mod tests;
+mod toolstack;
+
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gleaner_types::error::{Chain, chain};
+
+pub use self::config_file::DomainConfig;
+use self::record::{MadeDomain, Record, RecordError};
+use self::toolstack::{Toolstack, ToolstackError};
+use crate::kernel_file::read_bounded;
+use crate::xen;
+
+/// How long making all of them may take: systemd waits for it before it starts the agent. (Chosen: a Linux domain with disks takes
+/// seconds, also where it is emulated.)
+const MAKE: Duration = Duration::from_secs(60);
+/// The same for a list of domains, and for what is left of one that could not be made.
+const SHORT: Duration = Duration::from_secs(10);
+/// The same for destroying all of them: less than systemd waits for what it runs after the agent.
+const END: Duration = Duration::from_secs(15);
+/// A domain that is being destroyed is looked for this often.
+const STEP: Duration = Duration::from_millis(200);
+/// The kernel's source of UUIDs, a new one at each reading.
+const UUIDS: &str = "/proc/sys/kernel/random/uuid";
+
+/// What becomes of the domains that Gleaner made when the host is restored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AtRestore {
+    /// They go on, with every limit as it was found.
+    #[default]
+    Leave,
+    /// They are destroyed.
+    Destroy,
+}
+
+impl AtRestore {
+    /// Its words in the config.
+    pub(crate) const WORDS: [(&str, Self); 2] = [("leave", Self::Leave), ("destroy", Self::Destroy)];
+}
+
+/// Nothing could be made or destroyed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MadeError {
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Toolstack(#[from] ToolstackError),
+    #[error("failed to get a UUID from {UUIDS}")]
+    Uuid(#[source] io::Error),
+    #[error("it is still there, and there was no more time to destroy it")]
+    StillThere,
+    #[error("xl says that it made it, and lists none of its UUID")]
+    NotThere,
+    #[error("there was no time left for it: making the domains may take {} s", MAKE.as_secs())]
+    NoTime,
+}
+
+/// What became of a domain.
+#[derive(Debug)]
+pub(crate) enum Fate {
+    Made,
+    /// An earlier call made it, and it runs.
+    Stays,
+    /// One of its name is there that Gleaner did not make.
+    NotOurs,
+    Destroyed,
+    Failed(MadeError),
+}
+
+/// A domain and what became of it.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) name: String,
+    pub(crate) fate: Fate,
+}
+
+impl Told {
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.fate, Fate::Failed(_))
+    }
+}
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = &self.name;
+        match &self.fate {
+            Fate::Made => write!(f, "{name}: made"),
+            Fate::Stays => write!(f, "{name}: it is there already, made earlier"),
+            Fate::NotOurs => write!(
+                f,
+                "{name}: a domain of this name that Gleaner did not make is there; it is used, and never destroyed"
+            ),
+            Fate::Destroyed => write!(f, "{name}: destroyed"),
+            Fate::Failed(error) => write!(f, "{name}: failed: {}", Chain(error)),
+        }
+    }
+}
+
+/// Makes those that are not there yet.
+///
+/// # Errors
+/// [`MadeError`] when none can be made.
+pub(crate) fn make(configs: &[DomainConfig], state_dir: &Path) -> Result<Vec<Told>, MadeError> {
+    make_by(&Toolstack::find()?, configs, state_dir)
+}
+
+fn make_by(toolstack: &Toolstack, configs: &[DomainConfig], state_dir: &Path) -> Result<Vec<Told>, MadeError> {
+    let deadline = Instant::now() + MAKE;
+    let mut record = Record::open(state_dir)?;
+    let there = toolstack.domains(SHORT)?;
+    let mut told = Vec::new();
+    for config in configs {
+        let fate = match there.iter().find(|domain| domain.name == config.name) {
+            Some(domain) if record.has(&domain.uuid) => Fate::Stays,
+            Some(_) => Fate::NotOurs,
+            None => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                make_one(toolstack, config, &mut record, left).map_or_else(Fate::Failed, |()| Fate::Made)
+            }
+        };
+        told.push(Told { name: config.name.clone(), fate });
+    }
+    Ok(told)
+}
+
+fn make_one(
+    toolstack: &Toolstack,
+    config: &DomainConfig,
+    record: &mut Record,
+    left: Duration,
+) -> Result<(), MadeError> {
+    if left.is_zero() {
+        return Err(MadeError::NoTime);
+    }
+    let uuid = read_bounded(Path::new(UUIDS), 64).map_err(MadeError::Uuid)?.trim().to_owned();
+    // On the disk before there is a domain: whoever is killed in between leaves one that the next restore knows.
+    let there: Vec<String> = toolstack.domains(SHORT)?.into_iter().map(|domain| domain.uuid).collect();
+    record.add(MadeDomain { uuid: uuid.clone(), name: config.name.clone(), file: config.file.clone() }, &there)?;
+    let made = toolstack.create(config, &uuid, left).map_err(MadeError::from);
+    let made = made.and_then(|()| match toolstack.domains(SHORT)?.iter().any(|domain| domain.uuid == uuid) {
+        true => Ok(()),
+        false => Err(MadeError::NotThere),
+    });
+    if made.is_err() {
+        // What an ended xl has left of it is no domain that could run.
+        match destroy(toolstack, &uuid, Instant::now() + SHORT) {
+            Ok(_) => record.remove(&uuid)?,
+            Err(error) => {
+                tracing::warn!(
+                    domain = config.name,
+                    error = chain(&error),
+                    "what is left of it could not be destroyed"
+                );
+            }
+        }
+    }
+    made
+}
+
+/// Destroys those that Gleaner made and that are there.
+///
+/// # Errors
+/// [`MadeError`] when none can be destroyed.
+pub(crate) fn end(state_dir: &Path) -> Result<Vec<Told>, MadeError> {
+    // Where nothing was made there need not be a toolstack.
+    if !has_made(state_dir)? {
+        return Ok(Vec::new());
+    }
+    end_by(&Toolstack::find()?, state_dir)
+}
+
+fn end_by(toolstack: &Toolstack, state_dir: &Path) -> Result<Vec<Told>, MadeError> {
+    let deadline = Instant::now() + END;
+    let mut record = Record::open(state_dir)?;
+    let mut told = Vec::new();
+    for made in record.domains().to_vec() {
+        let fate = match destroy(toolstack, &made.uuid, deadline) {
+            // It may be between its end and its next start by xl, so it is remembered.
+            Ok(false) => continue,
+            Ok(true) => record.remove(&made.uuid).map_or_else(|error| Fate::Failed(error.into()), |()| Fate::Destroyed),
+            Err(error) => Fate::Failed(error),
+        };
+        told.push(Told { name: made.name, fate });
+    }
+    Ok(told)
+}
+
+/// Destroys the domain of this UUID, by the number that it has right before; `false` if there is none.
+fn destroy(toolstack: &Toolstack, uuid: &str, deadline: Instant) -> Result<bool, MadeError> {
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let find = || -> Result<Option<u32>, ToolstackError> {
+        let there = toolstack.domains(left().min(SHORT))?;
+        Ok(there.into_iter().find(|domain| domain.uuid == uuid).map(|domain| domain.id))
+    };
+    if left().is_zero() {
+        return Err(MadeError::StillThere);
+    }
+    let Some(id) = find()? else { return Ok(false) };
+    toolstack.destroy(id, left())?;
+    while find()?.is_some() {
+        if left().is_zero() {
+            return Err(MadeError::StillThere);
+        }
+        thread::sleep(STEP);
+    }
+    Ok(true)
+}
+
+/// Whether Gleaner made domains of which some may be there.
+///
+/// # Errors
+/// [`RecordError`] when that cannot be read.
+pub(crate) fn has_made(state_dir: &Path) -> Result<bool, RecordError> {
+    Ok(!record::read(state_dir)?.is_empty())
+}
+
+/// What would become of the domains of these files, in sentences. Nothing is changed.
+pub(crate) fn foreseen(configs: &[DomainConfig], at_restore: AtRestore, state_dir: &Path) -> Vec<String> {
+    if configs.is_empty() {
+        return Vec::new();
+    }
+    let then = match at_restore {
+        AtRestore::Leave => "left as they were found",
+        AtRestore::Destroy => "destroyed",
+    };
+    let files: Vec<String> =
+        configs.iter().map(|config| format!("{} from {}", config.name, config.file.display())).collect();
+    let mut said = vec![format!("`gleaner-agent domains make` makes {}; at restore they are {then}", files.join(", "))];
+    if let Err(error) = Toolstack::find() {
+        said.push(format!("WARNING: they cannot be made, because {}", Chain(&error)));
+    }
+    match record::read(state_dir) {
+        Err(error) => said.push(format!("PROBLEM: {}", Chain(&error))),
+        Ok(made) => {
+            let there = xen::sample().map(|hypervisor| hypervisor.domains).unwrap_or_default();
+            let own: Vec<String> = made
+                .into_iter()
+                .filter(|made| there.iter().any(|domain| domain.uuid == made.uuid))
+                .map(|made| made.name)
+                .collect();
+            if !own.is_empty() {
+                said.push(format!("made by Gleaner and there now: {}", own.join(", ")));
+            }
+        }
+    }
+    said
+}
