@@ -4,11 +4,20 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use gleaner_test_support::bench::{self, Running, text};
 
 use super::{CLIENTS, INTERVAL_S, ROWS, TARGET_MS};
+
+/// Beds that this process has made.
+static BEDS: AtomicU32 = AtomicU32::new(0);
+/// The third user's weight, over that of all databases: as nice 5 has it.
+const THIRD_WEIGHT: f64 = 0.33;
+/// Weight of all of the bed over what a cgroup has by itself. Chosen: the most that version 2 of cgroups takes is five times as
+/// much.
+const OUTWEIGHS: f64 = 20.0;
 
 fn script() -> PathBuf {
     std::fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/lab/postgres/postgres.sh")).unwrap()
@@ -191,6 +200,106 @@ fn busy() -> f64 {
     1.0 - (idle_now - idle) / (all_now - all).max(1.0)
 }
 
+/// The third user, in a cgroup of its own; both end when dropped.
+pub(super) struct Third {
+    hogs: Vec<Running>,
+    folder: PathBuf,
+}
+
+impl Third {
+    fn start(outer: &Outer) -> Self {
+        let folder = outer.0.join("third");
+        std::fs::create_dir(&folder).unwrap();
+        let mut own = Self { hogs: Vec::new(), folder };
+        own.weigh(THIRD_WEIGHT);
+        let enter = format!("echo $$ > {}/cgroup.procs; while :; do :; done", own.folder.display());
+        for _ in 0..std::thread::available_parallelism().unwrap().get() {
+            let mut hog = Command::new("sh");
+            hog.args(["-c", &enter]).stdout(Stdio::null()).stderr(Stdio::null());
+            own.hogs.push(Running(hog.spawn().unwrap()));
+        }
+        own
+    }
+
+    /// Its weight, over the one that a cgroup has by itself.
+    pub(super) fn weigh(&self, part: f64) {
+        weigh(&self.folder, part);
+    }
+
+    pub(super) fn cpu_s(&self) -> f64 {
+        self.hogs.iter().map(cpu_s).sum()
+    }
+}
+
+impl Drop for Third {
+    fn drop(&mut self) {
+        self.hogs.clear();
+        _ = std::fs::remove_dir(&self.folder);
+    }
+}
+
+/// Weighs a cgroup, over what a cgroup weighs by itself.
+fn weigh(folder: &Path, part: f64) {
+    for (file, usual) in [("cpu.shares", 1_024.0), ("cpu.weight", 100.0)] {
+        let file = folder.join(file);
+        if file.exists() {
+            std::fs::write(file, format!("{:.0}", usual * part)).unwrap();
+        }
+    }
+}
+
+/// What happens about strangers who use the machine too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Strangers {
+    /// Their end is awaited; the third user is none's but [`hog`].
+    Awaited,
+    /// Databases and third user are in a cgroup that outweighs theirs, and how busy they are is said.
+    Outweighed,
+}
+
+/// A cgroup around the databases and the third user; removed when dropped.
+struct Outer(PathBuf);
+
+impl Outer {
+    fn new(group: &str) -> Self {
+        let root = Path::new("/sys/fs/cgroup");
+        let cpu = root.join("cpu");
+        let is_v1 = cpu.join("cgroup.procs").exists();
+        let folder = if is_v1 { cpu } else { root.to_owned() }.join(group);
+        std::fs::create_dir(&folder).unwrap();
+        if !is_v1 {
+            // Children have only what their parents pass on.
+            for parent in [root, folder.as_path()] {
+                _ = std::fs::write(parent.join("cgroup.subtree_control"), "+cpu +memory +io");
+            }
+        }
+        weigh(&folder, OUTWEIGHS);
+        Self(folder)
+    }
+}
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir(&self.0);
+        // The databases' script made it below the other hierarchies of version 1.
+        let Some(name) = self.0.file_name() else { return };
+        for hierarchy in ["cpuacct", "memory", "blkio"] {
+            _ = std::fs::remove_dir(Path::new("/sys/fs/cgroup").join(hierarchy).join(name));
+        }
+    }
+}
+
+/// Two databases, and what they are in; ended in this order.
+pub(super) struct Bed {
+    pub(super) databases: [Database; 2],
+    /// Of [`Strangers::Outweighed`].
+    pub(super) third: Option<Third>,
+    _outer: Option<Outer>,
+    pub(super) _folder: tempfile::TempDir,
+    /// The group that theirs are below.
+    pub(super) group: String,
+}
+
 /// The third user, who takes what it can get below normal weight.
 pub(super) fn hog() -> Running {
     let mut hog = Command::new("nice");
@@ -208,7 +317,13 @@ pub(super) fn cpu_s(running: &Running) -> f64 {
 
 /// What a report takes a single client now, beside the third user, in milliseconds.
 pub(super) fn report_ms(database: &Database) -> f64 {
-    let (_hog, _load) = (hog(), database.load(1));
+    let _hog = hog();
+    alone_ms(database)
+}
+
+/// What a report takes a single client now, in milliseconds.
+fn alone_ms(database: &Database) -> f64 {
+    let _load = database.load(1);
     std::thread::sleep(Duration::from_secs(2));
     let before = database.spent();
     std::thread::sleep(Duration::from_secs(8));
@@ -216,8 +331,8 @@ pub(super) fn report_ms(database: &Database) -> f64 {
     (now.0 - before.0) / (now.1 - before.1).max(1.0)
 }
 
-/// Two databases whose reports take `wanted_ms` beside the third user, their folder, and the group that theirs are below.
-pub(super) fn prepare(wanted_ms: f64) -> Result<(tempfile::TempDir, [Database; 2], String), String> {
+/// Two databases whose reports take `wanted_ms` beside the third user.
+pub(super) fn prepare(wanted_ms: f64, strangers: Strangers) -> Result<Bed, String> {
     if !bench::cgroups_writable("a real PostgreSQL") {
         return Err("no control group can be made here".to_owned());
     }
@@ -227,20 +342,32 @@ pub(super) fn prepare(wanted_ms: f64) -> Result<(tempfile::TempDir, [Database; 2
             return Err(format!("there is no {program} here; apt-get install postgresql"));
         }
     }
-    // Where strangers take the CPU, no division of the rest meets a target.
-    let used = (0..30).map(|_| busy()).find(|used| *used < 0.25);
-    if used.is_none() {
-        return Err("this machine was busy for a minute: the test needs it for itself".to_owned());
-    }
+    let mut group = format!("gleaner-pg-{}-{}", std::process::id(), BEDS.fetch_add(1, Ordering::Relaxed));
+    let outer = match strangers {
+        // Where strangers take the CPU, no division of the rest meets a target.
+        Strangers::Awaited => {
+            let used = (0..30).map(|_| busy()).find(|used| *used < 0.25);
+            if used.is_none() {
+                return Err("this machine was busy for a minute: the test needs it for itself".to_owned());
+            }
+            None
+        }
+        Strangers::Outweighed => {
+            eprintln!("strangers use {:.0} % of this machine's CPU now", busy() * 100.0);
+            let outer = Outer::new(&group);
+            group.push_str("/db");
+            Some(outer)
+        }
+    };
     let folder = tempfile::tempdir().unwrap();
     // The user postgres has to get in.
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let group = format!("gleaner-pg-{}", std::process::id());
     let mut first = Database::start(folder.path(), &group, "one")?;
     let mut second = Database::start(folder.path(), &group, "two")?;
-    let report_ms = report_ms(&first);
+    let third = outer.as_ref().map(Third::start);
+    let report_ms = if third.is_some() { alone_ms(&first) } else { report_ms(&first) };
     let rows = ROWS * wanted_ms / report_ms;
     eprintln!("a report of {ROWS} rows takes {report_ms:.2} ms beside the third user, so one of {rows:.0} is asked");
     (first.rows, second.rows) = (rows, rows);
-    Ok((folder, [first, second], group))
+    Ok(Bed { databases: [first, second], third, _outer: outer, _folder: folder, group })
 }

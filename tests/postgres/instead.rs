@@ -2,14 +2,11 @@
 //! without limits, nothing. In: the bed, with a third user on every CPU. Out: each one's response times beside the target, what
 //! it reserves, and the third user's CPU. Called by the harness, by its name alone: it takes six minutes.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use gleaner_test_support::bench::Running;
 use serde_json::Value;
 
-use super::bed::{Database, Measured, cpu_s, prepare, run};
+use super::bed::{Database, Measured, Strangers, Third, prepare, run};
 use super::{
     CEILING_PERCENT, CONTROLLED, Controlled, FLOOR_PERCENT, INTERVAL_S, MISSED, TARGET_MS, controlled, pair_of,
 };
@@ -18,59 +15,12 @@ use super::{
 const REPORT_MS: f64 = 1.4;
 /// Time of a phase with fixed settings, and from its start until it is judged.
 const FIXED: (u32, u32) = (24, 6);
-/// The third user's weight, over that of a database: as nice 5 has it, and where weights are all there is.
-const THIRD_WEIGHT: f64 = 0.33;
+/// The third user's weight, over that of all databases, where weights are all there is.
 const LEAST_WEIGHT: f64 = 0.01;
 /// A settled interval is on target from and up to so much of it.
 const ON_TARGET: (f64, f64) = (0.6, 1.25);
 /// A share is at a bound of its move if it is no farther from it, in parts of the host.
 const AT_BOUND: f64 = 0.005;
-
-/// The third user, in a cgroup of its own; both end when dropped.
-struct Third {
-    hogs: Vec<Running>,
-    folder: PathBuf,
-}
-
-impl Third {
-    fn start(group: &str) -> Self {
-        let root = Path::new("/sys/fs/cgroup");
-        let cpu = root.join("cpu");
-        let parent = if cpu.join("cgroup.procs").exists() { cpu } else { root.to_owned() };
-        let folder = parent.join(format!("{group}-third"));
-        std::fs::create_dir(&folder).unwrap();
-        let mut own = Self { hogs: Vec::new(), folder };
-        own.weigh(THIRD_WEIGHT);
-        let enter = format!("echo $$ > {}/cgroup.procs; while :; do :; done", own.folder.display());
-        for _ in 0..std::thread::available_parallelism().unwrap().get() {
-            let mut hog = Command::new("sh");
-            hog.args(["-c", &enter]).stdout(Stdio::null()).stderr(Stdio::null());
-            own.hogs.push(Running(hog.spawn().unwrap()));
-        }
-        own
-    }
-
-    /// Its weight, over the one that a cgroup has by itself.
-    fn weigh(&self, part: f64) {
-        for (file, usual) in [("cpu.shares", 1_024.0), ("cpu.weight", 100.0)] {
-            let file = self.folder.join(file);
-            if file.exists() {
-                std::fs::write(file, format!("{:.0}", usual * part)).unwrap();
-            }
-        }
-    }
-
-    fn cpu_s(&self) -> f64 {
-        self.hogs.iter().map(cpu_s).sum()
-    }
-}
-
-impl Drop for Third {
-    fn drop(&mut self) {
-        self.hogs.clear();
-        _ = std::fs::remove_dir(&self.folder);
-    }
-}
 
 /// A row of the table.
 struct Row {
@@ -195,18 +145,19 @@ fn what_an_operator_would_do_instead_beside_moved_shares() {
     if !gleaner_test_support::beds::wanted("what_an_operator_would_do_instead_beside_moved_shares") {
         return;
     }
-    let (_folder, databases, group) = match prepare(REPORT_MS) {
+    let mut bed = match prepare(REPORT_MS, Strangers::Outweighed) {
         Ok(bed) => bed,
         Err(why) => {
             gleaner_test_support::skipped!("a real PostgreSQL: {why}");
             return;
         }
     };
-    let pair = pair_of(&group, &format!("control_interval_s = {INTERVAL_S}\n"));
-    let third = Third::start(&group);
+    let pair = pair_of(&bed.group, &format!("control_interval_s = {INTERVAL_S}\n"));
+    let third = bed.third.take().unwrap();
+    let databases = &bed.databases;
 
     let (started, before) = (Instant::now(), third.cpu_s());
-    let moved = controlled(&pair, &databases, "balance");
+    let moved = controlled(&pair, databases, "balance");
     let third_percent = (third.cpu_s() - before) / started.elapsed().as_secs_f64() * 100.0;
     let (told, untold) = reasons(&moved);
     let peaks = peaks(&moved);
@@ -226,12 +177,12 @@ fn what_an_operator_would_do_instead_beside_moved_shares() {
     }];
     for (what, shares) in [("the means of them, fixed", means), ("their peaks, fixed", peaks)] {
         limit(Some(shares));
-        rows.push(row(what, &databases, &third, sum(shares)));
+        rows.push(row(what, databases, &third, sum(shares)));
     }
     limit(None);
-    rows.push(row("no limits", &databases, &third, None));
+    rows.push(row("no limits", databases, &third, None));
     third.weigh(LEAST_WEIGHT);
-    rows.push(row("no limits, the third user's weight a hundredth", &databases, &third, None));
+    rows.push(row("no limits, the third user's weight a hundredth", databases, &third, None));
 
     eprintln!(
         "phases of {} s with moved shares, {} s else; settled intervals of {INTERVAL_S} s",

@@ -11,7 +11,7 @@ mod instead;
 
 use std::time::Duration;
 
-use bed::{Database, Measured, hog, prepare, report_ms, run};
+use bed::{Bed, Database, Measured, Strangers, hog, prepare, report_ms, run};
 use gleaner_test_support::bench::{text, until};
 use gleaner_test_support::pair::{HOST, Pair};
 
@@ -65,7 +65,7 @@ fn two_databases_keep_their_targets_where_static_limits_do_not() {
 /// # Errors
 /// What did not hold.
 fn judge() -> Result<String, String> {
-    let (_folder, databases, group) = match prepare(REPORT_MS) {
+    let Bed { databases, group, _folder, .. } = match prepare(REPORT_MS, Strangers::Awaited) {
         Ok(bed) => bed,
         Err(why) => {
             // Past the harness, which would swallow it.
