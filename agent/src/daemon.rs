@@ -28,6 +28,7 @@ use crate::act::volunteer::foreseen;
 use crate::act::{self, ActSettings, Actor, Bound, VolunteerChoice};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
 use crate::control::{self, RunningAgent};
+use crate::disk_capacity;
 use crate::doctor::{self, Found};
 use crate::hierarchies::Hierarchies;
 use crate::host_loop::{self, HostLoop};
@@ -130,6 +131,11 @@ enum Command {
         /// As JSON.
         #[arg(long)]
         json: bool,
+        /// Measures instead what the disk of this folder can do, and says what of that goes into the aggregator's config:
+        /// writes up to 1 GiB into a file without a name and reads it back, within some 12 s. Refused where less than 4 GiB are
+        /// free, or while others use the disk.
+        #[arg(long, value_name = "FOLDER")]
+        measure_disk: Option<PathBuf>,
     },
     /// Limits one workload for a moment, shows what that does to it, and puts everything back.
     Try(Box<TrialArgs>),
@@ -235,7 +241,17 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             say(join::join(&arguments.config, &token)?)?;
             Ok(ExitCode::SUCCESS)
         }
-        Some(Command::Doctor { json }) => {
+        Some(Command::Doctor { json, measure_disk: Some(folder) }) => {
+            let measured = disk_capacity::measure(&folder, &Roots::default())?;
+            // Without a usable config there is no name to say.
+            let host = config_or_defaults(&arguments.config).ok().map(|config| config.host);
+            match json {
+                true => say(format_args!("{:#}", measured.as_json(host.as_ref())))?,
+                false => say(measured.as_text(host.as_ref()))?,
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Doctor { json, measure_disk: None }) => {
             let nothing = Levers::without_volunteer(false, Vec::new());
             let hierarchies = Hierarchies::of_this_machine();
             let facts = probe::facts(&hierarchies, nothing, true);

@@ -15,6 +15,7 @@ mod control;
 mod daemon;
 mod device_mapper;
 pub mod discover;
+mod disk_capacity;
 pub mod doctor;
 pub mod facts;
 mod forecast_record;

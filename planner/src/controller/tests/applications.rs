@@ -289,6 +289,24 @@ fn an_outage_of_the_source_releases_the_application_until_it_answers_again() {
     assert!((services.mean_ms("shop") - 100.0).abs() < 10.0, "{}", services.mean_ms("shop"));
 }
 
+/// What it had before would starve it.
+#[test]
+fn a_load_that_grew_while_nobody_saw_it_is_not_cut_back_when_the_source_answers_again() {
+    let mut services = Services::new(&[("shop", 100.0)], 400.0);
+    services.seconds(30 * 20);
+    services.silent = true;
+    services.seconds(30 * 13);
+    assert!(services.limits["shop"] > 399.0, "released: {:?}", services.limits);
+    services.needs.insert("shop", 350.0);
+    services.seconds(30 * 3);
+    services.silent = false;
+    for interval in 0..20 {
+        services.seconds(30);
+        assert!(services.mean_ms("shop") < 125.0, "{interval}: {:?}", services.limits);
+    }
+    assert!(services.limits["shop"] < 380.0, "it is controlled again: {:?}", services.limits);
+}
+
 #[test]
 fn what_an_idle_service_does_not_use_is_harvested_until_requests_come() {
     let mut services = Services::new(&[("shop", 350.0)], 400.0);
