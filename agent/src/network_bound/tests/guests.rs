@@ -8,9 +8,9 @@ use crate::act::{VolunteerChoice, restore_state_dir};
 use crate::hierarchies::Hierarchies;
 
 /// What a guest's guest can fill, emulated twice.
-const SLOW_MBIT: f64 = 4.0;
+const SLOW_MBIT: f64 = 2.0;
 /// Frames a second, of 1,042 bytes: more than the link takes. Each is answered, so as many come back.
-const FRAMES: &str = "1500";
+const FRAMES: &str = "500";
 /// Whom the guest sends to, by the script that makes it, and its own address.
 const SENDS_TO: &str = "169.254.255.253";
 const SENDS_FROM: &str = "169.254.1.1";
@@ -47,7 +47,8 @@ impl Guest {
             .map_or_else(|| lab::script("kvm/guest.sh"), |inside| Path::new(&inside).join("guest.sh"));
         let mut command = Command::new(script);
         command.arg(images).arg(folder.path()).arg(&name);
-        command.args(["-t", &tap, "-S", FRAMES, "-m", "96", "-g", &group]);
+        // On one CPU: a guest that an emulated CPU's virtualisation runs hangs now and then when it is moved.
+        command.args(["-t", &tap, "-S", FRAMES, "-m", "96", "-u", "0", "-g", &group]);
         let accel = if lab::inside() && Path::new("/dev/kvm").exists() { "kvm" } else { "tcg" };
         command.args(["-a", accel]).stdin(Stdio::null()).stdout(Stdio::null());
         Self { folder, name, tap, qemu: Running(command.spawn().unwrap()) }
@@ -196,7 +197,7 @@ fn a_flooding_guest_is_held_in_a_booted_host() {
     let Some(images) = lab::images(TEST) else { return };
     let _alone = lab::alone();
     let tests = lab::stripped("agent-tests-of-guests", &std::env::current_exe().unwrap());
-    let output = lab::on_host(&images, &["-q", "-m", "768", "-T", "400"], "kvm/guest-volunteer.sh", &[&tests]);
+    let output = lab::on_host(&images, &["-q", "-m", "768", "-T", "240"], "kvm/guest-volunteer.sh", &[&tests]);
     let said = String::from_utf8_lossy(&output.stdout);
     println!("{said}");
     assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
