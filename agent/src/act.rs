@@ -586,13 +586,14 @@ impl Actor {
         self.events.extend(guard.take_events());
         self.events.extend(self.network.iter().flat_map(NetworkBound::take_events));
         self.events.extend(self.disks.iter().flat_map(DiskBound::take_events));
-        self.record_domains();
+        self.record_found();
+        self.tell_passing_by();
     }
 
-    /// Keeps the ledger to what is Gleaner's on the volunteer's domains: a pause of the operator's is not undone. A domain
-    /// that was started anew is held only once it is in the ledger.
-    fn record_domains(&mut self) {
-        let Some(guard) = self.guard.as_ref().filter(|_| self.volunteer_domains.is_some()) else { return };
+    /// Keeps the ledger to what is Gleaner's on the volunteer's domains, and on the interfaces of its guest: a pause of the operator's
+    /// is not undone. A domain that was started anew, or an interface that was plugged, is held only once it is in the ledger.
+    fn record_found(&mut self) {
+        let Some(guard) = self.guard.as_ref().filter(|_| self.has_found_levers()) else { return };
         let have = &self.ledger.contents().records;
         if guard.with_volunteer(|volunteer| volunteer.awaits_domains()) == Some(true) {
             // It may take its time, in which nobody waits for the volunteer.
@@ -613,7 +614,7 @@ impl Actor {
         });
         match updated {
             Ok(()) => drop(guard.with_volunteer(|volunteer| volunteer.was_recorded(&records))),
-            Err(error) => tracing::warn!(error = chain(&error), "the volunteer's domains cannot be recorded"),
+            Err(error) => tracing::warn!(error = chain(&error), "what is held of the volunteer cannot be recorded"),
         }
         let lacking = guard.with_volunteer(|volunteer| volunteer.domains_lacking()).flatten();
         if lacking != self.domains_lacking {
@@ -621,6 +622,11 @@ impl Actor {
             self.events.push(Event::SensorChanged { sensor: "domains of the volunteer".to_owned(), absent });
             self.domains_lacking = lacking;
         }
+    }
+
+    /// The volunteer is Xen domains or a guest: levers of it come and go while it is held.
+    const fn has_found_levers(&self) -> bool {
+        self.volunteer_domains.is_some() || matches!(self.levers.volunteer, VolunteerKind::Guest { .. })
     }
 
     fn tick_lease(&mut self, target: &Target, now: Timestamp) {
@@ -704,8 +710,8 @@ impl Actor {
         self.settings.acting = false;
         // It would set its levers again.
         self.disks = None;
-        if self.volunteer_domains.is_some() {
-            // So would this, of Xen domains; their traffic is not held from here on.
+        if self.has_found_levers() {
+            // So would this, of Xen domains and guests; their traffic is not held from here on.
             self.network = None;
         }
         self.volunteer_command = None;

@@ -24,7 +24,7 @@ use gleaner_types::text::counted;
 use tracing::{error, info, warn};
 
 use crate::act::ledger::{Ledger, Resolution};
-use crate::act::volunteer::foreseen;
+use crate::act::volunteer::{foreseen, volunteer_guest};
 use crate::act::{self, ActSettings, Actor, Bound, VolunteerChoice};
 use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
 use crate::control::{self, RunningAgent};
@@ -38,7 +38,7 @@ use crate::launch::shell::{self, NOBODY_UID};
 use crate::link::{self, Introduction, LinkSettings};
 use crate::made_domains::{self, AtRestore, Told};
 use crate::metrics::{Monitor, Status};
-use crate::network_bound;
+use crate::network_bound::{self, GuestNetwork};
 use crate::order::{OrderSender, orders};
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::probe;
@@ -275,6 +275,11 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let sys = &Roots::default().sys;
             let network = match settings.volunteer {
                 VolunteerChoice::Domain => network_bound::probe_on_domains(sys, &links),
+                VolunteerChoice::Guest => {
+                    let guest = volunteer_guest(&settings, &hierarchies);
+                    let guest = guest.and_then(|pid| GuestNetwork::of(&settings.roots, pid));
+                    network_bound::probe_on_guest(sys, &links, guest)
+                }
                 _ => network_bound::probe(sys, &links, &hierarchies),
             };
             let mut volunteer = foreseen(&settings, &hierarchies);

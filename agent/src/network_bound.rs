@@ -1,15 +1,16 @@
 //! The ceiling on the volunteer's network traffic: a thread that reads the links' counters and the volunteer's own five
 //! times a second while the volunteer runs, and sets what the law in `gleaner_planner::network_bound` says. In: the
-//! volunteer's cgroup or Xen domains, and the links. Out: ceilings, in force through `crate::bpf` or the queues of the domains'
-//! interfaces, and events. [`crate::act`] owns it.
+//! volunteer's cgroup, Xen domains or guest, and the links. Out: ceilings, in force through `crate::bpf` or the queues of the
+//! domains' or the guest's interfaces, and events. [`crate::act`] owns it.
 //!
 //! If it cannot measure, the ceiling is the law's floor, and it says so. Of a cgroup's nothing outlives the process.
 
 mod error;
+mod guest;
+mod interfaces;
 mod links;
 #[cfg(test)]
 mod tests;
-mod vifs;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,10 +25,11 @@ use gleaner_types::report::{Absence, AbsenceKind, VolunteerKind};
 use gleaner_types::units::BytesPerSec;
 
 pub(crate) use self::error::NetworkBoundError;
+pub(crate) use self::guest::GuestNetwork;
+use self::interfaces::{Interfaces, Whose};
 pub use self::links::LinkChoice;
 use self::links::Links;
 pub(crate) use self::links::of_mbit;
-use self::vifs::Vifs;
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::foreign_event;
 use crate::act::volunteer::found::FoundLevers;
@@ -62,6 +64,7 @@ struct Inner {
     quit: bool,
     status: NetworkStatus,
     events: Vec<Event>,
+    passing_by: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -108,9 +111,32 @@ impl NetworkBound {
         found: FoundLevers,
         is_active: impl Fn() -> bool + Send + 'static,
     ) -> Result<Self, NetworkBoundError> {
+        Self::start_on_interfaces(Interfaces::new(sys, Whose::Domains, found), sys, choice, is_active)
+    }
+
+    /// The same of a guest that is the volunteer.
+    ///
+    /// # Errors
+    /// [`NetworkBoundError`]: why there is no ceiling.
+    pub(crate) fn start_on_guest(
+        sys: &Path,
+        choice: &LinkChoice,
+        guest: GuestNetwork,
+        found: FoundLevers,
+        is_active: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Self, NetworkBoundError> {
+        Self::start_on_interfaces(Interfaces::new(sys, Whose::Guest(guest), found), sys, choice, is_active)
+    }
+
+    fn start_on_interfaces(
+        interfaces: Interfaces,
+        sys: &Path,
+        choice: &LinkChoice,
+        is_active: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Self, NetworkBoundError> {
         // There may be no interface yet to find out with.
         try_queues()?;
-        Self::start_with(Holder::open(sys, choice, Limiter::Vifs(Vifs::new(sys, found)))?, is_active)
+        Self::start_with(Holder::open(sys, choice, Limiter::Interfaces(interfaces))?, is_active)
     }
 
     fn start_with(
@@ -118,6 +144,7 @@ impl NetworkBound {
         is_active: impl Fn() -> bool + Send + 'static,
     ) -> Result<Self, NetworkBoundError> {
         let shared = Arc::<Shared>::default();
+        shared.lock().passing_by = holder.limiter.passing_by();
         let on_thread = Arc::clone(&shared);
         let run = move || hold(&on_thread, &mut holder, is_active);
         let thread = thread::Builder::new().name("network-bound".to_owned()).spawn(run);
@@ -129,6 +156,12 @@ impl NetworkBound {
     #[must_use]
     pub fn status(&self) -> NetworkStatus {
         self.shared.lock().status
+    }
+
+    /// What of the volunteer's network no ceiling holds, in words; `None` where nothing is known to pass by it.
+    #[must_use]
+    pub fn passing_by(&self) -> Option<String> {
+        self.shared.lock().passing_by.clone()
     }
 
     /// What happened since the last call.
@@ -169,7 +202,6 @@ pub(crate) fn cgroup_of(
             };
             return dirs.first().and_then(below).ok_or(NetworkBoundError::UnitOnVersion1);
         }
-        VolunteerKind::Guest { .. } => return Err(NetworkBoundError::Guest),
         _ => return Err(NetworkBoundError::NotInCgroup),
     }
     dirs.iter().find(|dir| dir.starts_with(mount)).cloned().ok_or(NetworkBoundError::OnVersion1)
@@ -198,6 +230,31 @@ pub(crate) fn probe_on_domains(sys: &Path, choice: &LinkChoice) -> Result<String
     let links = Links::find(sys, choice)?;
     let mbit = links.capacity().per_sec() / of_mbit(1.0).per_sec();
     Ok(format!("queues of its domains' interfaces; {} at {mbit} Mbit/s", links.names().join(", ")))
+}
+
+/// The same for a volunteer that is a guest, which may not run now.
+///
+/// # Errors
+/// [`NetworkBoundError`]: what is missing.
+pub(crate) fn probe_on_guest(
+    sys: &Path,
+    choice: &LinkChoice,
+    guest: Option<GuestNetwork>,
+) -> Result<String, NetworkBoundError> {
+    try_queues()?;
+    let links = Links::find(sys, choice)?;
+    let mbit = links.capacity().per_sec() / of_mbit(1.0).per_sec();
+    let taps = match guest {
+        None => "its taps, once the guest runs".to_owned(),
+        Some(mut guest) => {
+            let taps = guest.taps(Instant::now()).unwrap_or_default();
+            if let Some(passing_by) = guest.passing_by() {
+                return Err(NetworkBoundError::PassingBy(passing_by));
+            }
+            if taps.is_empty() { "its taps, of which it has none now".to_owned() } else { taps.join(", ") }
+        }
+    };
+    Ok(format!("queues of {taps}; {} at {mbit} Mbit/s", links.names().join(", ")))
 }
 
 fn try_queues() -> Result<(), NetworkBoundError> {
@@ -229,6 +286,15 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
             if inner.events.len() < EVENTS {
                 inner.events.push(Event::SensorChanged { sensor: "network bound".to_owned(), absent });
             }
+        }
+        let passing_by = holder.limiter.passing_by();
+        if passing_by != inner.passing_by && inner.events.len() < EVENTS {
+            let absent = passing_by.as_ref().map(|what| {
+                let error = NetworkBoundError::PassingBy(what.clone());
+                Absence::described(AbsenceKind::NotSupported, error.to_string())
+            });
+            inner.events.push(Event::SensorChanged { sensor: "network bound of the guest".to_owned(), absent });
+            inner.passing_by = passing_by;
         }
         inner.status = NetworkStatus { failing, ..holder.status };
         if inner.quit {
@@ -268,7 +334,7 @@ enum Limiter {
         /// None until the first ceiling.
         programs: Option<CgroupLimiter>,
     },
-    Vifs(Vifs),
+    Interfaces(Interfaces),
 }
 
 impl Limiter {
@@ -290,7 +356,7 @@ impl Limiter {
                 Ok((Directions { sent: counted.sent.passed, received }, dropped))
             }
             // What their queues drop is not known in bytes.
-            Self::Vifs(vifs) => Ok((vifs.carried(buffer)?, 0)),
+            Self::Interfaces(interfaces) => Ok((interfaces.carried(buffer)?, 0)),
         }
     }
 
@@ -298,7 +364,7 @@ impl Limiter {
     fn most_sent(&self, interval_s: f64) -> Option<f64> {
         match self {
             Self::Cgroup { .. } => None,
-            Self::Vifs(vifs) => vifs.most_sent(interval_s),
+            Self::Interfaces(interfaces) => interfaces.most_sent(interval_s),
         }
     }
 
@@ -306,7 +372,15 @@ impl Limiter {
     fn take_met(&mut self) -> Vec<ForeignWrite> {
         match self {
             Self::Cgroup { .. } => Vec::new(),
-            Self::Vifs(vifs) => vifs.take_met(),
+            Self::Interfaces(interfaces) => interfaces.take_met(),
+        }
+    }
+
+    /// What passes by it.
+    fn passing_by(&self) -> Option<String> {
+        match self {
+            Self::Cgroup { .. } => None,
+            Self::Interfaces(interfaces) => interfaces.passing_by(),
         }
     }
 
@@ -317,12 +391,12 @@ impl Limiter {
                 *programs = Some(CgroupLimiter::attach(dir, ceiling)?);
                 Ok(())
             }
-            Self::Vifs(vifs) => vifs.set(ceiling, Instant::now()),
+            Self::Interfaces(interfaces) => interfaces.set(ceiling, Instant::now()),
         }
     }
 
-    /// The kernel detaches the programs of a cgroup that is removed; a unit that was started anew has a new one. Domains come
-    /// and go. True if what is held is another now.
+    /// The kernel detaches the programs of a cgroup that is removed; a unit that was started anew has a new one. Domains
+    /// come and go, and so do a guest's taps. True if what is held is another now.
     fn follow(&mut self) -> Result<bool, NetworkBoundError> {
         match self {
             Self::Cgroup { dir, attached, programs } => {
@@ -333,14 +407,14 @@ impl Limiter {
                 }
                 Ok(is_new)
             }
-            Self::Vifs(vifs) => Ok(vifs.follow()),
+            Self::Interfaces(interfaces) => Ok(interfaces.follow(Instant::now())),
         }
     }
 
     /// A ceiling has to be set again although it has not changed: an interface's queue may not have been recorded, or was worth
     /// no write.
     const fn needs_again(&self) -> bool {
-        matches!(self, Self::Vifs(_))
+        matches!(self, Self::Interfaces(_))
     }
 }
 
@@ -375,6 +449,7 @@ impl Holder {
         let links = Links::find(sys, choice)?;
         let law = Law::new(NetworkBoundSettings::default());
         let ceiling = law.ceiling(links.capacity());
+        limiter.follow()?;
         limiter.set(whole(ceiling))?;
         Ok(Self {
             sys: sys.to_owned(),

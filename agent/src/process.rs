@@ -101,9 +101,14 @@ const MAX_CMDLINE: u64 = 128 << 10;
 
 /// What a process's command line says of a QEMU guest; `None` if it is none, or has ended.
 pub(crate) fn qemu(proc: &Path, pid: &str) -> Option<QemuCommand> {
-    let mut cmdline = Vec::new();
-    File::open(proc.join(pid).join("cmdline")).ok()?.take(MAX_CMDLINE).read_to_end(&mut cmdline).ok()?;
-    parse_qemu(&cmdline)
+    parse_qemu(&command_line(proc, pid)?)
+}
+
+/// The beginning of a process's command line; `None` if it has ended.
+pub(crate) fn command_line(proc: &Path, pid: &str) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    File::open(proc.join(pid).join("cmdline")).ok()?.take(MAX_CMDLINE).read_to_end(&mut line).ok()?;
+    Some(line)
 }
 
 /// What a command line (`/proc/PID/cmdline`: arguments ended by NUL) says of a QEMU guest; `None` if it is

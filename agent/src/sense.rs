@@ -10,7 +10,7 @@ mod qemu;
 mod rates;
 mod resctrl;
 pub(crate) mod run_queue;
-mod taps;
+pub(crate) mod taps;
 mod volunteer;
 
 use std::collections::BTreeMap;

@@ -93,6 +93,8 @@ pub struct Volunteer {
     unbounded: Vec<(Bound, String)>,
     /// Taken by whoever looks after its processes.
     cache: Option<CacheGroup>,
+    /// The process of a guest, and the levers on its network interfaces.
+    guest: Option<(i32, FoundLevers)>,
 }
 
 /// How the volunteer yields by itself, or why it may compete, as last looked at.
@@ -135,6 +137,12 @@ fn foreseen_law(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
 fn foresee_adopted(found: &Adopted, hierarchies: &Hierarchies) -> Result<(), NotYielding> {
     let (mount, _) = hierarchies.of("cpu").ok_or(NotYielding::NoController)?;
     IdlePath::new(mount, found.version, found.cpu.parent().unwrap_or(mount)).foresee()
+}
+
+/// The process of the guest that would be the volunteer with these settings, if it runs.
+#[must_use]
+pub fn volunteer_guest(settings: &ActSettings, hierarchies: &Hierarchies) -> Option<i32> {
+    adopted::guest(&settings.volunteer_name, &settings.roots, hierarchies).ok()?.guest
 }
 
 /// How a volunteer with these settings would be held and bounded, in sentences. Nothing is changed.
@@ -293,7 +301,8 @@ impl Volunteer {
         let unbounded = volunteer.unbounded().to_vec();
         let class = Class { yields, checked: None, of: Vec::new() };
         let containment = Containment::Cgroup(Box::new(volunteer));
-        Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded, cache: None }
+        let hierarchies = hierarchies.clone();
+        Self { containment, kind, weaknesses, hierarchies, class, unbounded, cache: None, guest: None }
     }
 
     fn adopt(
@@ -303,10 +312,11 @@ impl Volunteer {
         hierarchies: &Hierarchies,
         ledger: &mut Ledger,
     ) -> Result<Self, VolunteerError> {
+        let guest = found.guest.map(|pid| (pid, FoundLevers::default()));
         match CgroupVolunteer::adopt(found, settings, ledger) {
             Ok((volunteer, mut weaknesses)) => {
                 weaknesses.extend(cache::lacking_elsewhere(settings.cache));
-                Ok(Self::contained(volunteer, kind, weaknesses, hierarchies))
+                Ok(Self { guest, ..Self::contained(volunteer, kind, weaknesses, hierarchies) })
             }
             Err(OpenError::Unavailable(reason)) => Err(VolunteerError::NoCgroup(reason)),
             Err(OpenError::Failed(error)) => Err(error),
@@ -335,6 +345,7 @@ impl Volunteer {
             // Its memory is bounded by the hypervisor, and its processes are its own kernel's.
             unbounded: Vec::new(),
             cache: None,
+            guest: None,
         }
     }
 
@@ -356,7 +367,8 @@ impl Volunteer {
         let (containment, mut weaknesses) = (Containment::ProcessGroups(volunteer), groups::weaknesses(reason));
         weaknesses.extend(unbounded.iter().map(|(bound, why)| bound.lacking(why)));
         weaknesses.extend(cache::lacking_elsewhere(settings.cache));
-        Ok(Self { containment, kind, weaknesses, hierarchies: hierarchies.clone(), class, unbounded, cache: None })
+        let hierarchies = hierarchies.clone();
+        Ok(Self { containment, kind, weaknesses, hierarchies, class, unbounded, cache: None, guest: None })
     }
 
     /// How it is contained and where processes enter.
@@ -425,17 +437,24 @@ impl Volunteer {
         }
     }
 
-    /// What the ledger has to say of it now, where that changes while it is held: of Xen domains.
+    /// What the ledger has to say of it now, where that changes while it is held: of Xen domains, and of a guest's interfaces.
     pub(super) fn records(&self) -> Vec<Record> {
         match &self.containment {
             Containment::Domains(volunteer) => volunteer.records(),
-            _ => Vec::new(),
+            _ => self.guest.iter().flat_map(|(_, links)| links.records()).collect(),
         }
     }
 
     /// What the ledger has of this lever is replaced by these records, as of [`Self::records`], or nothing can be put back.
     pub(super) fn is_outdated(&self, lever: &AnyLever, records: &[Record]) -> bool {
-        matches!(&self.containment, Containment::Domains(volunteer) if volunteer.is_outdated(lever, records))
+        match &self.containment {
+            Containment::Domains(volunteer) => volunteer.is_outdated(lever, records),
+            // An interface that is gone took its queue along; one that only left the guest has it still.
+            _ => {
+                let is_gone = self.guest.is_some() && matches!(lever, AnyLever::Link(_)) && !lever.exists();
+                is_gone || records.iter().any(|record| record.lever == *lever)
+            }
+        }
     }
 
     /// These records are in the ledger.
@@ -443,6 +462,12 @@ impl Volunteer {
         if let Containment::Domains(volunteer) = &mut self.containment {
             volunteer.was_recorded(records);
         }
+        self.guest.iter().for_each(|(_, links)| links.was_recorded(records));
+    }
+
+    /// The process of a guest.
+    pub(super) fn guest(&self) -> Option<i32> {
+        self.guest.as_ref().map(|(pid, _)| *pid)
     }
 
     /// Where its CPU time can be read.
@@ -573,11 +598,12 @@ impl Volunteer {
         }
     }
 
-    /// Where the thread that holds its network traffic tells of levers, for the ledger; `None` where it is no Xen domains.
+    /// Where the thread that holds its network traffic tells of levers, for the ledger; `None` where it is neither Xen domains nor
+    /// a guest.
     pub(crate) fn found_links(&self) -> Option<FoundLevers> {
         match &self.containment {
             Containment::Domains(volunteer) => Some(volunteer.found_links()),
-            _ => None,
+            _ => self.guest.as_ref().map(|(_, links)| links.clone()),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::launch::shell;
 use crate::launch::tmp::Tmp;
 use crate::levers::AnyLever;
-use crate::network_bound::{self, NetworkBound};
+use crate::network_bound::{self, GuestNetwork, NetworkBound, NetworkBoundError};
 use crate::xen::is_control_domain;
 
 impl Actor {
@@ -77,6 +77,14 @@ impl Actor {
         self.volunteer_command = Some(VolunteerCommand::new(program, tmp));
     }
 
+    /// Keeps what is told of the network bound to what of a guest's network passes by its taps now.
+    pub(super) fn tell_passing_by(&mut self) {
+        let Some(network) = &self.network else { return };
+        self.unbounded.retain(|(bound, _)| *bound != Bound::Network);
+        let passing_by = network.passing_by().map(|what| NetworkBoundError::PassingBy(what).to_string());
+        self.unbounded.extend(passing_by.map(|why| (Bound::Network, why)));
+    }
+
     /// Puts a ceiling on the volunteer's network traffic, or says why it has none.
     fn hold_network(&mut self, hierarchies: &Hierarchies) {
         let Some(guard) = self.guard_view() else { return };
@@ -85,16 +93,32 @@ impl Actor {
             return;
         }
         let is_active = move || guard.status().state != VolunteerState::Latent;
-        let sys = &self.settings.roots.sys;
-        let links = &self.settings.links;
-        let of_domains = self.guard.as_ref().and_then(|guard| guard.with_volunteer(|own| own.found_links()).flatten());
-        let held = match of_domains {
-            Some(found) => NetworkBound::start_on_domains(sys, links, found, is_active),
+        let settings = &self.settings;
+        let (sys, links) = (&settings.roots.sys, &settings.links);
+        let by_interfaces = self.guard.as_ref().and_then(|guard| {
+            guard.with_volunteer(|own| own.found_links().map(|found| (found, own.guest()))).flatten()
+        });
+        let held = match by_interfaces {
+            Some((found, Some(pid))) => GuestNetwork::of(&settings.roots, pid)
+                .ok_or(NetworkBoundError::GuestEnded)
+                .and_then(|guest| NetworkBound::start_on_guest(sys, links, guest, found, is_active)),
+            Some((found, None)) => NetworkBound::start_on_domains(sys, links, found, is_active),
             None => network_bound::cgroup_of(&self.levers.volunteer, &self.volunteer_dirs, hierarchies)
                 .and_then(|cgroup| NetworkBound::start(sys, links, cgroup, is_active)),
         };
         match held {
-            Ok(network) => self.network = Some(network),
+            Ok(network) => {
+                let passing_by = network.passing_by();
+                self.network = Some(network);
+                // So that a guest's taps may be held before it runs.
+                self.record_found();
+                self.levers.weaknesses.extend(passing_by.map(|what| {
+                    format!(
+                        "a part of the volunteer's network traffic has no ceiling, because {}",
+                        NetworkBoundError::PassingBy(what)
+                    )
+                }));
+            }
             Err(error) => {
                 let reason = chain(&error);
                 let weakness = format!("the volunteer's network traffic has no ceiling, because {reason}");

@@ -54,6 +54,8 @@ pub(super) struct DiskWatch {
     /// Mount points, and whether what is mounted there is left out.
     mounts: Vec<(PathBuf, bool)>,
     mounts_read: Option<Instant>,
+    /// Folders behind which a link leads to what is left out, and all others, as of the same time.
+    leading_out: BTreeMap<PathBuf, bool>,
     floors: BTreeMap<PathBuf, DiskFloor>,
 }
 
@@ -68,6 +70,7 @@ impl DiskWatch {
             mountinfo: proc.join("self/mountinfo"),
             mounts: Vec::new(),
             mounts_read: None,
+            leading_out: BTreeMap::new(),
             floors: BTreeMap::new(),
         }
     }
@@ -82,6 +85,7 @@ impl DiskWatch {
             self.mounts_read = Some(now);
             // Without the list, every file system counts as one of this machine.
             self.mounts = mounts(&std::fs::read_to_string(&self.mountinfo).unwrap_or_default());
+            self.leading_out.clear();
         }
         let mut folders = self.scratch.folders();
         folders.extend(self.fixed.iter().cloned());
@@ -97,8 +101,7 @@ impl DiskWatch {
                     continue;
                 }
             };
-            // A link may lead to one that is left out.
-            if folder.canonicalize().is_ok_and(|real| real != folder && self.is_left_out(&real)) {
+            if self.leads_out(&folder) {
                 continue;
             }
             let verdict = self.floors.entry(folder.clone()).or_insert(DiskFloor::new(self.floor)).step(sample);
@@ -109,6 +112,17 @@ impl DiskWatch {
         }
         self.scratch.set_short(step.short.clone());
         step
+    }
+
+    /// A link may lead to one that is left out. Looked at once for each reading of what is mounted: it takes a system call for each
+    /// part of the path.
+    fn leads_out(&mut self, folder: &Path) -> bool {
+        if let Some(known) = self.leading_out.get(folder) {
+            return *known;
+        }
+        let leads_out = folder.canonicalize().is_ok_and(|real| real != folder && self.is_left_out(&real));
+        self.leading_out.insert(folder.to_owned(), leads_out);
+        leads_out
     }
 
     /// By its path alone: to follow a link may mean to wait for another machine.

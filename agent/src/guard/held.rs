@@ -207,7 +207,7 @@ mod tests {
         assert!(!held.let_die(start), "nothing was killed");
         held.was_killed();
         assert!(held.let_die(start) && held.lets_die(start) && !held.lets_die(start + WINDOW));
-        held.take_memory(Err(MemoryError::Malformed("cannot be read".to_owned())));
+        held.take_memory(Err(MemoryError::Host("cannot be read".to_owned())));
         assert!(!held.lets_die(start), "it is held for its memory too");
         held.was_killed();
         held.take_disks(None);

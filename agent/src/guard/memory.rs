@@ -24,6 +24,7 @@ use crate::act::volunteer::bounds::care_for;
 use crate::act::volunteer::cache::CacheGroup;
 use crate::act::volunteer::domain_memory::{DomainMemoryStep, GivingBack};
 use crate::act::volunteer::{MemoryHold, Volunteer};
+use crate::kernel_file::KeptFile;
 use crate::levers::LeverError;
 use crate::sense::machine::{Memory, parse_meminfo};
 
@@ -33,29 +34,24 @@ pub(super) const PERIOD: Duration = Duration::from_millis(200);
 pub(super) const PERIOD_SHORT: Duration = Duration::from_millis(50);
 /// The same of Xen domains that do not run and have no memory to give back: they cannot take any.
 const PERIOD_LATENT: Duration = Duration::from_secs(1);
+/// Every so many steps all of the volunteer's cgroups are searched for processes: in the others one is, where all enter that enter
+/// the volunteer as they should.
+const STEPS_BETWEEN: u32 = 5;
 /// A latent volunteer with less than this needs no steps.
 const NOTHING: Bytes = Bytes::from_mib(1);
 
 /// The memory bound cannot be kept.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MemoryError {
-    /// What is available on the host cannot be read.
-    #[error("`{}`", file.display())]
-    Host {
-        /// The file that says so.
-        file: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// What is available on the host makes no sense; the text is the reading's.
+    /// What is available on the host cannot be read, or makes no sense; the text is the reading's.
     #[error("{0}")]
-    Malformed(String),
+    Host(String),
     /// What the hypervisor has cannot be read.
     #[error("the hypervisor's memory")]
     Hypervisor(#[source] io::Error),
     /// What the volunteer uses cannot be read.
-    #[error("the volunteer's memory cannot be read")]
-    Volunteer(#[source] io::Error),
+    #[error("the volunteer's memory cannot be read: {0}")]
+    Volunteer(String),
     /// The bound cannot be set.
     #[error(transparent)]
     Lever(#[from] LeverError),
@@ -90,10 +86,12 @@ impl MemoryStep {
 pub(super) struct MemoryWatch {
     hold: Option<MemoryHold>,
     law: MemoryBound,
-    meminfo: PathBuf,
+    meminfo: KeptFile,
+    buffer: Vec<u8>,
     cache: Option<CacheGroup>,
     /// Cgroups whose processes are looked after, and those that were.
     dirs: Vec<PathBuf>,
+    steps: u32,
     cared_for: BTreeSet<i32>,
     /// That one could not be moved into the group of the cache has been reported.
     reported: bool,
@@ -105,9 +103,11 @@ impl MemoryWatch {
         Self {
             hold: volunteer.take_memory(),
             law: MemoryBound::new(settings),
-            meminfo,
+            meminfo: KeptFile::new(meminfo),
+            buffer: Vec::new(),
             cache: volunteer.take_cache(),
             dirs: volunteer.own_dirs(),
+            steps: 0,
             cared_for: BTreeSet::new(),
             reported: false,
             last_step: None,
@@ -125,16 +125,16 @@ impl MemoryWatch {
             let DomainMemoryStep { verdict, sample, met, giving_back } = step.map_err(MemoryError::Hypervisor)?;
             return Ok(MemoryStep { verdict, sample, met, giving_back: Some(giving_back) });
         }
-        let text =
-            std::fs::read(&self.meminfo).map_err(|source| MemoryError::Host { file: self.meminfo.clone(), source })?;
-        let Memory { total, available } =
-            parse_meminfo(&text).map_err(|absence| MemoryError::Malformed(absence.detail().into_owned()))?;
+        let read = self.meminfo.read(&mut self.buffer).and_then(parse_meminfo);
+        let Memory { total, available } = read.map_err(|absence| MemoryError::Host(absence.detail().into_owned()))?;
         let levers = match &mut self.hold {
             Some(MemoryHold::Cgroup(levers)) => Some(levers),
             _ => None,
         };
-        let used = levers.as_ref().map_or(Ok(Bytes(0)), |levers| levers.used());
-        let used = used.map_err(MemoryError::Volunteer)?;
+        let buffer = &mut self.buffer;
+        let mut levers = levers;
+        let used = levers.as_mut().map_or(Ok(Bytes(0)), |levers| levers.used(buffer));
+        let used = used.map_err(|absence| MemoryError::Volunteer(absence.detail().into_owned()))?;
         let sample = MemorySample { total, available, used };
         let verdict = self.law.step(sample, interval.as_secs_f64());
         let met = match levers {
@@ -148,7 +148,14 @@ impl MemoryWatch {
     /// Looks after the processes that have entered since the last time. Once the cache's group has refused a process,
     /// no other is tried in this call. Those that are not in it are tried again in the next.
     pub(super) fn care(&mut self) {
-        let Ok(mut there) = cgroup::processes_of(&self.dirs) else { return };
+        let all = self.steps.is_multiple_of(STEPS_BETWEEN);
+        self.steps = self.steps.wrapping_add(1);
+        let dirs = if all { &self.dirs[..] } else { self.dirs.get(..1).unwrap_or_default() };
+        let Ok(mut there) = cgroup::processes_of(dirs) else { return };
+        if !all {
+            // Those of the other cgroups are known until all are searched again.
+            there.extend(&self.cared_for);
+        }
         let mut outside = Vec::new();
         for pid in there.difference(&self.cared_for) {
             care_for(*pid);
@@ -181,7 +188,9 @@ mod tests {
         let mut watch = MemoryWatch {
             hold: None,
             law: MemoryBound::new(MemoryBoundSettings::default()),
-            meminfo: PathBuf::from("/proc/meminfo"),
+            meminfo: KeptFile::new("/proc/meminfo"),
+            buffer: Vec::new(),
+            steps: 0,
             cache: Some(CacheGroup::with(tasks.clone())),
             dirs: vec![dir.path().to_owned()],
             cared_for: BTreeSet::new(),

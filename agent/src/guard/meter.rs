@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gleaner_planner::guard::GuardSample;
 use gleaner_types::units::CoreShare;
@@ -277,6 +277,10 @@ struct Raw {
     capacity: CoreShare,
 }
 
+/// How long the number of CPUs is believed: reading it costs as much as a counter, twenty times a second, and it changes next to
+/// never. (Chosen.)
+const CPUS_HOLD: Duration = Duration::from_secs(1);
+
 /// Open files with the CPU time of the whole machine and of the volunteer.
 #[derive(Debug)]
 struct Files {
@@ -285,6 +289,8 @@ struct Files {
     online: File,
     online_path: PathBuf,
     tick_ns: u64,
+    /// As last read.
+    capacity: Option<(Instant, CoreShare)>,
 }
 
 impl Files {
@@ -294,17 +300,21 @@ impl Files {
         let online =
             File::open(&online_path).map_err(|source| MeterError::Read { path: online_path.clone(), source })?;
         let busy = Counter::open(&paths.busy, paths.busy_format)?;
-        Ok(Self { busy, volunteer, online, online_path, tick_ns: tick_ns() })
+        Ok(Self { busy, volunteer, online, online_path, tick_ns: tick_ns(), capacity: None })
     }
 
-    fn read(&self, at: Instant) -> Result<Raw, MeterError> {
+    fn read(&mut self, at: Instant) -> Result<Raw, MeterError> {
         // The volunteer first: what it uses between the two readings counts as foreground, the safe way.
         let volunteer_ns = self.volunteer.read_ns(self.tick_ns)?;
         let busy_ns = self.busy.read_ns(self.tick_ns)?;
-        Ok(Raw { at, busy_ns, volunteer_ns, capacity: self.capacity()? })
+        let capacity = match self.capacity {
+            Some((read, capacity)) if at.duration_since(read) < CPUS_HOLD => capacity,
+            _ => self.capacity.insert((at, self.count_cpus()?)).1,
+        };
+        Ok(Raw { at, busy_ns, volunteer_ns, capacity })
     }
 
-    fn capacity(&self) -> Result<CoreShare, MeterError> {
+    fn count_cpus(&self) -> Result<CoreShare, MeterError> {
         let mut buffer = [0; 512];
         let text = read_at_start(&self.online, &self.online_path, &mut buffer)?;
         let malformed = || MeterError::Malformed { path: self.online_path.clone(), expected: "a list of CPUs" };
@@ -326,7 +336,7 @@ enum Source {
 }
 
 impl Source {
-    fn read(&self, at: Instant) -> Result<Raw, MeterError> {
+    fn read(&mut self, at: Instant) -> Result<Raw, MeterError> {
         match self {
             Self::Files(files) => files.read(at),
             Self::Hypervisor => {
@@ -362,7 +372,7 @@ impl Meter {
     /// # Errors
     /// [`MeterError`] when one cannot be read.
     pub fn open(paths: &MeterPaths, volunteer: &VolunteerUsage) -> Result<Self, MeterError> {
-        let source = match volunteer {
+        let mut source = match volunteer {
             VolunteerUsage::Hypervisor => Source::Hypervisor,
             usage => Source::Files(Files::open(paths, usage)?),
         };

@@ -356,6 +356,6 @@ fn what_has_memory_to_give_back_runs_although_it_is_held_but_not_through_a_pause
     guard.shared.lock().held_until = None;
     step(waits());
     assert!(runs());
-    step(Err(MemoryError::Malformed("it cannot be read".to_owned())));
+    step(Err(MemoryError::Host("it cannot be read".to_owned())));
     assert!(!runs(), "what it has is not known");
 }

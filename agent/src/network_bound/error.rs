@@ -45,11 +45,12 @@ pub(crate) enum NetworkBoundError {
     /// The volunteer is in cgroups of version 1 only.
     #[error("the volunteer has no cgroup of version 2")]
     OnVersion1,
-    /// The volunteer is a guest.
-    #[error(
-        "the volunteer is a guest, whose packets pass through no socket of its cgroup; limit its network interface"
-    )]
-    Guest,
+    /// The volunteer is a guest, whose process is no more.
+    #[error("the guest has ended")]
+    GuestEnded,
+    /// The volunteer is a guest, not all of whose network is taps of this host.
+    #[error("not all of the guest's network is taps of this host: {0}; give the guest a tap instead")]
+    PassingBy(String),
     /// The volunteer is held by other means than cgroups.
     #[error("the volunteer is not in a cgroup")]
     NotInCgroup,
@@ -67,7 +68,7 @@ pub(crate) enum NetworkBoundError {
     /// The kernel has no queues that hold traffic.
     #[error("no queue can be put on a network interface")]
     Queues(#[source] io::Error),
-    /// The queue of a domain's interface cannot be set.
+    /// The queue of an interface of a domain or a guest cannot be set.
     #[error(transparent)]
     Lever(#[from] LeverError),
     /// The programs cannot be loaded, attached, set or read.

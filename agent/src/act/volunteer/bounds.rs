@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use gleaner_planner::memory_bound::{MemoryBound, MemorySample, MemoryVerdict};
 use gleaner_types::command::{Target, Weight};
 use gleaner_types::error::chain;
+use gleaner_types::report::Absence;
 use gleaner_types::units::Bytes;
 
 use super::disk_weight::{self, NoDiskWeight, WEIGHTS};
@@ -16,15 +17,15 @@ use crate::act::ledger::{Ledger, LedgerError};
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::settings::{ActSettings, Bound};
 use crate::hierarchies::CgroupVersion;
-use crate::kernel_file::{keyed_number, read_bounded};
+use crate::kernel_file::{KeptFile, keyed_number, malformed, number};
 use crate::launch::restrict::OPEN_FILES;
 use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue, ProcessLever};
 use crate::sense::machine::{Memory, parse_meminfo, parse_swap};
 
-/// Smaller changes of the bound are not written.
+/// Smaller changes of the bound are not written, nor such as are this part of the floor that is kept free: what is available on
+/// a host goes up and down by some megabytes all the time. (Both chosen.)
 const SMALL_CHANGE: u64 = 1 << 20;
-/// Longest `memory.stat` that is looked at.
-const STAT_LONGEST: u64 = 64 << 10;
+const SMALL_PART: u64 = 64;
 
 /// A cgroup of the volunteer on the hierarchy of one controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,12 +137,17 @@ pub(crate) struct MemoryLevers {
     /// Of version 2 alone; version 1 bounds memory and swap together.
     swap: Option<Managed>,
     whole: Option<Managed>,
+    usage: KeptFile,
+    stat: KeptFile,
 }
 
 impl MemoryLevers {
     fn find(group: &Group) -> Result<Self, LeverError> {
         let unified = group.version == CgroupVersion::V2;
+        let usage = if unified { "memory.current" } else { "memory.usage_in_bytes" };
         Ok(Self {
+            usage: KeptFile::new(group.dir.join(usage)),
+            stat: KeptFile::new(group.dir.join("memory.stat")),
             max: group.managed(CgroupFile::MemoryMax)?,
             high: group.managed(CgroupFile::Memory).ok().filter(|_| unified),
             swap: group.managed(CgroupFile::SwapMax).ok(),
@@ -168,10 +174,9 @@ impl MemoryLevers {
     pub(crate) fn set(&mut self, verdict: MemoryVerdict) -> Result<Vec<ForeignWrite>, LeverError> {
         let nearest = |managed: &Managed, bytes: Bytes| managed.lever.nearest(LeverValue::Memory(Some(bytes.0)));
         let wanted = nearest(&self.max, least_of(verdict.most, &self.max.original));
+        let small = SMALL_CHANGE.max(verdict.floor.0 / SMALL_PART);
         let falls = match (&wanted, self.max.ours()) {
-            (LeverValue::Memory(Some(wanted)), LeverValue::Memory(Some(ours)))
-                if wanted.abs_diff(*ours) < SMALL_CHANGE =>
-            {
+            (LeverValue::Memory(Some(wanted)), LeverValue::Memory(Some(ours))) if wanted.abs_diff(*ours) < small => {
                 return Ok(Vec::new());
             }
             (LeverValue::Memory(Some(wanted)), LeverValue::Memory(Some(ours))) => wanted < ours,
@@ -202,18 +207,17 @@ impl MemoryLevers {
 
     /// Memory in use that is free again only after a process has ended: all but the files' pages and, where it is
     /// known, what the kernel keeps of files' names.
-    pub(crate) fn used(&self) -> io::Result<Bytes> {
+    pub(crate) fn used(&mut self, buffer: &mut Vec<u8>) -> Result<Bytes, Absence> {
         let unified = self.group.version == CgroupVersion::V2;
-        let file = if unified { "memory.current" } else { "memory.usage_in_bytes" };
-        let text = read_bounded(&self.group.dir.join(file), 64)?;
-        let all: u64 = text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-        let stat = read_bounded(&self.group.dir.join("memory.stat"), STAT_LONGEST)?;
+        let text = self.usage.read(buffer)?;
+        let all = number(text.trim_ascii()).ok_or_else(|| malformed("a cgroup's memory in use", text))?;
+        let stat = self.stat.read(buffer)?;
         // What the host counts as available already.
         let keys: &[&str] = match unified {
             true => &["inactive_file", "active_file", "slab_reclaimable"],
             false => &["total_inactive_file", "total_active_file"],
         };
-        Ok(Bytes(all.saturating_sub(keys.iter().filter_map(|key| keyed_number(stat.as_bytes(), key)).sum())))
+        Ok(Bytes(all.saturating_sub(keys.iter().filter_map(|key| keyed_number(stat, key)).sum())))
     }
 }
 
@@ -314,7 +318,7 @@ mod tests {
         );
         assert_eq!((read(dir.path(), "pids.max"), read(dir.path(), "io.weight")), ("99".into(), "1".into()));
         let memory = bounds.memory.as_mut().unwrap();
-        assert_eq!(memory.used().unwrap(), Bytes(3_000));
+        assert_eq!(memory.used(&mut Vec::new()).unwrap(), Bytes(3_000));
         std::fs::write(dir.path().join("memory.max"), "7777280").unwrap();
         assert_eq!(memory.set(verdict(50)).unwrap().len(), 1, "a foreign write is told");
         assert_eq!(read(dir.path(), "memory.max"), "7777280", "and left");

@@ -379,7 +379,7 @@ impl CgroupVolunteer {
             volunteer.bounds.missing.clear();
         }
         // What it holds already may stay: a bound below that would have the kernel end it.
-        let used = volunteer.bounds.memory.as_ref().and_then(|levers| levers.used().ok());
+        let used = volunteer.bounds.memory.as_mut().and_then(|levers| levers.used(&mut Vec::new()).ok());
         volunteer.bounds.set(first_bound(settings, used.unwrap_or(Bytes(0))));
         let processes = cgroup::processes_of(&volunteer.dirs).unwrap_or_default();
         score_first(guest.into_iter().chain(processes), ledger)?;

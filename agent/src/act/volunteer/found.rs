@@ -1,4 +1,4 @@
-//! Levers of the volunteer's Xen domains that a thread of their own finds and sets. In: what that thread found. Out: records
+//! Levers of the volunteer's Xen domains, or of its guest, that a thread of their own finds and sets. In: what that thread found. Out: records
 //! for the ledger, and whether it has them: nothing is set before. Called by the threads that keep the bounds, and by the
 //! volunteer for whoever keeps the ledger.
 

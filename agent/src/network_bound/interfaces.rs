@@ -1,6 +1,7 @@
-//! Holds the traffic of the volunteer's Xen domains by the control domain's ends of their network interfaces (`vifDOMID.N`). In: a
-//! ceiling for all of them together. Out: a token bucket and policing on each, and what they carried. Called by the thread of
-//! the network bound. Such a queue outlives this process, so the ledger has it before it is set.
+//! Holds the traffic of a volunteer of Xen domains, or of a guest, by this host's ends of its network interfaces: the domains'
+//! `vifDOMID.N`, the guest's taps. In: a ceiling for all of them together. Out: a token bucket and policing on each, and what
+//! they carried. Called by the thread of the network bound. Such a queue outlives this process, so the ledger has it before
+//! it is set.
 //!
 //! Changing a queue interrupts it, so a small change, or a rise soon after another, is not written. What stays is read back from
 //! time to time: whoever makes an interface anew takes its queue away.
@@ -12,6 +13,7 @@ use gleaner_planner::network_bound::Directions;
 use gleaner_types::command::Target;
 
 use super::error::NetworkBoundError;
+use super::guest::GuestNetwork;
 use crate::act::ledger::Record;
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::volunteer::found::FoundLevers;
@@ -96,75 +98,98 @@ impl Way {
 }
 
 #[derive(Debug)]
-struct Vif {
+struct Interface {
     name: String,
     ways: Directions<Way>,
     reader: InterfaceReader,
 }
 
-/// The interfaces of the volunteer's domains.
+/// Whose the interfaces are.
 #[derive(Debug)]
-pub(super) struct Vifs {
+pub(super) enum Whose {
+    /// All Xen domains that are the volunteer's now.
+    Domains,
+    /// A guest's.
+    Guest(GuestNetwork),
+}
+
+/// The interfaces of the volunteer's domains, or of its guest.
+#[derive(Debug)]
+pub(super) struct Interfaces {
     sys: PathBuf,
+    whose: Whose,
     found: FoundLevers,
-    vifs: Vec<Vif>,
+    held: Vec<Interface>,
     /// Foreign writes that nobody has fetched yet: at most one of each direction.
     met: Vec<ForeignWrite>,
 }
 
-impl Vifs {
-    pub(super) fn new(sys: &Path, found: FoundLevers) -> Self {
-        Self { sys: sys.to_owned(), found, vifs: Vec::new(), met: Vec::new() }
+impl Interfaces {
+    pub(super) fn new(sys: &Path, whose: Whose, found: FoundLevers) -> Self {
+        Self { sys: sys.to_owned(), whose, found, held: Vec::new(), met: Vec::new() }
     }
 
-    /// Looks which there are now. True if they have changed.
-    pub(super) fn follow(&mut self) -> bool {
-        self.take(&xen::watched().iter().map(|run| run.id).collect::<Vec<_>>())
-    }
-
-    fn take(&mut self, domains: &[u32]) -> bool {
-        let is_own = |name: &String| xen::domain_of_interface(name).is_some_and(|id| domains.contains(&id));
-        let mut there: Vec<String> = match domains {
-            [] => Vec::new(),
-            _ => names(&self.sys.join("class/net")).into_iter().filter(is_own).take(MOST).collect(),
+    /// Looks which there are now, of a guest not each time. True if they have changed.
+    pub(super) fn follow(&mut self, now: Instant) -> bool {
+        let there = match &mut self.whose {
+            Whose::Domains => Some(of_domains(&self.sys, &xen::watched().iter().map(|run| run.id).collect::<Vec<_>>())),
+            Whose::Guest(guest) => guest.taps(now),
         };
+        there.is_some_and(|there| self.take(there))
+    }
+
+    fn take(&mut self, mut there: Vec<String>) -> bool {
+        there.truncate(MOST);
         there.sort_unstable();
-        if there.iter().eq(self.vifs.iter().map(|vif| &vif.name)) {
+        if there.iter().eq(self.held.iter().map(|own| &own.name)) {
             return false;
         }
-        self.vifs.retain(|vif| there.contains(&vif.name));
+        self.held.retain(|own| there.contains(&own.name));
         for name in there {
-            if self.vifs.iter().any(|vif| vif.name == name) {
+            if self.held.iter().any(|own| own.name == name) {
                 continue;
             }
             let ways = Directions {
                 sent: Way::new(&name, Direction::Transmit),
                 received: Way::new(&name, Direction::Receive),
             };
-            self.vifs.push(Vif { reader: InterfaceReader::new(&self.sys, &name), ways, name });
+            self.held.push(Interface { reader: InterfaceReader::new(&self.sys, &name), ways, name });
         }
-        self.vifs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let records = self.vifs.iter().flat_map(|vif| [vif.ways.sent.record(), vif.ways.received.record()]);
+        self.held.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let records = self.held.iter().flat_map(|own| [own.ways.sent.record(), own.ways.received.record()]);
         self.found.replace(records.collect());
         true
     }
 
-    /// Bytes that the domains sent and received, since their interfaces were made.
+    /// What of the volunteer's network passes by none of these, in words; `None` where nothing does, as far as known.
+    pub(super) fn passing_by(&self) -> Option<String> {
+        match &self.whose {
+            Whose::Domains => None,
+            Whose::Guest(guest) => guest.passing_by(),
+        }
+    }
+
+    /// Bytes that the volunteer sent and received, since its interfaces were made.
     pub(super) fn carried(&mut self, buffer: &mut Vec<u8>) -> Result<Directions<u64>, NetworkBoundError> {
         let mut sum = Directions { sent: 0_u64, received: 0_u64 };
-        for vif in &mut self.vifs {
-            // What the control domain's end receives, the domain has sent.
-            let (sent, received) = vif.reader.read(buffer).map_err(NetworkBoundError::Counters)?;
+        for own in &mut self.held {
+            // What this host's end receives, the volunteer has sent.
+            let read = own.reader.read(buffer);
+            if let (Err(_), Whose::Guest(guest)) = (&read, &mut self.whose) {
+                // It may have been unplugged.
+                guest.scan_soon();
+            }
+            let (sent, received) = read.map_err(NetworkBoundError::Counters)?;
             sum.sent = sum.sent.wrapping_add(sent);
             sum.received = sum.received.wrapping_add(received);
         }
         Ok(sum)
     }
 
-    /// The most bytes per second that the domains can have sent over an interval, by the rates in force; `None` where one has
+    /// The most bytes per second that the volunteer can have sent over an interval, by the rates in force; `None` where one has
     /// none. Policing drops after an interface has counted.
     pub(super) fn most_sent(&self, interval_s: f64) -> Option<f64> {
-        let rates = self.vifs.iter().map(|vif| vif.ways.sent.in_force());
+        let rates = self.held.iter().map(|own| own.ways.sent.in_force());
         rates.map(|rate| rate.map(|rate| rate as f64 + f64::from(netlink::burst(rate)) / interval_s)).sum()
     }
 
@@ -178,23 +203,31 @@ impl Vifs {
     /// # Errors
     /// The first that cannot be set; the others are.
     pub(super) fn set(&mut self, ceiling: Directions<u64>, now: Instant) -> Result<(), NetworkBoundError> {
-        let parts = self.vifs.len().max(1) as u64;
+        let parts = self.held.len().max(1) as u64;
         let part = ceiling.map(|rate| (rate / parts).max(1));
         let mut result = Ok(());
-        for vif in &mut self.vifs {
-            for (way, rate) in [(&mut vif.ways.sent, part.sent), (&mut vif.ways.received, part.received)] {
+        for own in &mut self.held {
+            for (way, rate) in [(&mut own.ways.sent, part.sent), (&mut own.ways.received, part.received)] {
                 if !self.found.is_recorded(&way.managed.lever) {
                     continue;
                 }
                 match way.set(rate, now) {
                     Ok(met) => self.met.extend(met),
                     Err(error) if error.fault() != Fault::Absent => result = result.and(Err(error.into())),
-                    // The domain has ended since.
+                    // The domain or the guest has ended since.
                     Err(_) => {}
                 }
             }
         }
         result
+    }
+}
+
+fn of_domains(sys: &Path, domains: &[u32]) -> Vec<String> {
+    let is_own = |name: &String| xen::domain_of_interface(name).is_some_and(|id| domains.contains(&id));
+    match domains {
+        [] => Vec::new(),
+        _ => names(&sys.join("class/net")).into_iter().filter(is_own).take(MOST).collect(),
     }
 }
 
@@ -211,11 +244,12 @@ mod tests {
             std::fs::write(folder.join("rx_bytes"), format!("{rx}\n")).unwrap();
             std::fs::write(folder.join("tx_bytes"), format!("{tx}\n")).unwrap();
         }
-        let mut vifs = Vifs::new(root.path(), FoundLevers::default());
-        assert!(vifs.take(&[3, 9]) && !vifs.take(&[3, 9]));
+        let mut vifs = Interfaces::new(root.path(), Whose::Domains, FoundLevers::default());
+        let of = |domains: &[u32]| of_domains(root.path(), domains);
+        assert!(vifs.take(of(&[3, 9])) && !vifs.take(of(&[3, 9])));
         assert_eq!(vifs.carried(&mut Vec::new()).unwrap(), Directions { sent: 110, received: 8 });
         assert!(vifs.set(Directions { sent: 1, received: 1 }, Instant::now()).is_ok(), "not recorded, so not set");
-        assert!(vifs.take(&[]) && vifs.vifs.is_empty());
+        assert!(vifs.take(of(&[])) && vifs.held.is_empty());
     }
 
     #[test]
@@ -289,11 +323,11 @@ mod tests {
         for name in ["vif3.0", "vif3.1"] {
             std::fs::create_dir_all(root.path().join("class/net").join(name)).unwrap();
         }
-        let mut vifs = Vifs::new(root.path(), FoundLevers::default());
-        assert!(vifs.take(&[3]));
+        let mut vifs = Interfaces::new(root.path(), Whose::Domains, FoundLevers::default());
+        assert!(vifs.take(of_domains(root.path(), &[3])));
         assert_eq!(vifs.most_sent(0.5), None, "nothing is in force yet");
-        for vif in &mut vifs.vifs {
-            vif.ways.sent.managed.was_set(LeverValue::Rate(Some(1_000_000)));
+        for own in &mut vifs.held {
+            own.ways.sent.managed.was_set(LeverValue::Rate(Some(1_000_000)));
         }
         // Each a burst of 128 KiB within half a second.
         assert_eq!(vifs.most_sent(0.5), Some(2_000_000.0 + 4.0 * 131_072.0));
