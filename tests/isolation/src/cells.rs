@@ -111,7 +111,7 @@ named! {
     CacheStream "cache-stream" "reads a file larger than the page cache again and again",
     Net "net" "sends as fast as it can to the users' network",
     Fill "fill" "fills the scratch file system and keeps it full",
-    Thrash "thrash" "walks through twice the last-level cache on every CPU",
+    Thrash "thrash" "uses bytes at random in 64 MiB on every CPU, twice the last-level cache of most machines",
     All "all" "all of them at once",
 }
 
