@@ -155,7 +155,7 @@ pub(super) fn run(databases: &[Database; 2], (phase_s, settle_s): (u32, u32), mu
             settling_here += usize::from(started.elapsed() < Duration::from_secs(settle_s.into()));
             std::thread::sleep(Duration::from_secs(INTERVAL_S.into()));
             for (means, meter) in means.iter_mut().zip(&mut meters) {
-                means.extend(meter.mean_ms(true, INTERVAL_S.into()));
+                means.push(meter.mean_ms(INTERVAL_S.into()));
             }
             each();
         }
@@ -177,16 +177,12 @@ impl<'a> Meter<'a> {
         Self { database, before: database.spent() }
     }
 
-    /// The mean since the last call, in milliseconds; at a standstill nothing ends: as slow as can be told. `None` where nobody
-    /// asks for anything.
-    pub(super) fn mean_ms(&mut self, asked: bool, seconds: f64) -> Option<f64> {
+    /// The mean since the last call, in milliseconds; at a standstill nothing ends: as slow as can be told.
+    pub(super) fn mean_ms(&mut self, seconds: f64) -> f64 {
         let now = self.database.spent();
         let (spent, calls) = (now.0 - self.before.0, now.1 - self.before.1);
         self.before = now;
-        match calls > 0.0 {
-            true => Some(spent / calls),
-            false => asked.then_some(seconds * 1_000.0),
-        }
+        if calls > 0.0 { spent / calls } else { seconds * 1_000.0 }
     }
 }
 
