@@ -1,11 +1,11 @@
 //! A bad day of a real database: ten times as many clients within a second, a source of response times that dies for two minutes
-//! while the load grows, and a time without clients in which the volunteer works. In: the bed. Out: figures, and what must hold of
-//! them. Called by the harness, by its name alone: it takes eight minutes.
+//! while the load grows. In: the bed. Out: figures, and what must hold of them. Called by the harness, by its name alone: it takes
+//! seven minutes.
 
 use std::time::{Duration, Instant};
 
-use gleaner_test_support::bench::{Running, text};
-use gleaner_test_support::pair::{HOST, Pair};
+use gleaner_test_support::bench::Running;
+use gleaner_test_support::pair::Pair;
 
 use super::bed::{Bed, Meter, Strangers, prepare};
 use super::{TARGET_MS, apply, decision, granted_percent, pair_of};
@@ -22,12 +22,11 @@ const USUAL: u32 = 34;
 /// Slow intervals are those above so many times the target.
 const SLOW: f64 = 1.25;
 
-/// An interval: its mean response time, and the share of CPU and the volunteer's CPU at its end, in percent of a core.
+/// An interval: its mean response time, and the share of CPU at its end, in percent of a core.
 #[derive(Debug, Clone, Copy)]
 struct Interval {
-    mean_ms: Option<f64>,
+    mean_ms: f64,
     share: f64,
-    volunteer: f64,
 }
 
 struct Day {
@@ -59,36 +58,29 @@ impl Day {
     /// Some intervals with so many clients; what each was like.
     fn phase(&self, what: &str, clients: u32, intervals: usize) -> Vec<Interval> {
         let database = &self.bed.databases[0];
-        let _load: Option<Running> = (clients > 0).then(|| database.load(clients));
+        let _load: Running = database.load(clients);
         let mut meter = Meter::new(database);
         let mut seen = Vec::new();
         let started = Instant::now();
         for number in 1..=intervals {
             let until = Duration::from_secs(u64::from(INTERVAL_S)) * u32::try_from(number).unwrap();
             std::thread::sleep(until.saturating_sub(started.elapsed()));
-            let mean_ms = meter.mean_ms(clients > 0, INTERVAL_S.into());
+            let mean_ms = meter.mean_ms(INTERVAL_S.into());
             let share = granted_percent(&decision(&self.pair, database.name)).unwrap_or(f64::NAN);
-            let volunteer = self.pair.hosts()[0]["report"]["volunteer"]["cpu"]["value"].as_f64().unwrap_or(0.0);
-            seen.push(Interval { mean_ms, share, volunteer });
+            seen.push(Interval { mean_ms, share });
         }
-        let words: Vec<String> = seen
-            .iter()
-            .map(|own| {
-                let mean = own.mean_ms.map_or("-".to_owned(), |ms| format!("{ms:.1}"));
-                format!("{mean}/{:.0}/{:.0}", own.share, own.volunteer)
-            })
-            .collect();
-        eprintln!("{what}, {clients} clients (ms/share/volunteer): {}", words.join(" "));
+        let words: Vec<String> = seen.iter().map(|own| format!("{:.1}/{:.0}", own.mean_ms, own.share)).collect();
+        eprintln!("{what}, {clients} clients (ms/share): {}", words.join(" "));
         seen
     }
 }
 
 fn worst(intervals: &[Interval]) -> f64 {
-    intervals.iter().filter_map(|own| own.mean_ms).fold(0.0, f64::max) / TARGET_MS
+    intervals.iter().map(|own| own.mean_ms).fold(0.0, f64::max) / TARGET_MS
 }
 
 fn slow(intervals: &[Interval]) -> usize {
-    intervals.iter().filter(|own| own.mean_ms.is_some_and(|ms| ms > SLOW * TARGET_MS)).count()
+    intervals.iter().filter(|own| own.mean_ms > SLOW * TARGET_MS).count()
 }
 
 fn mean(intervals: &[Interval], value: impl Fn(&Interval) -> f64) -> f64 {
@@ -96,7 +88,7 @@ fn mean(intervals: &[Interval], value: impl Fn(&Interval) -> f64) -> f64 {
 }
 
 fn mean_ms(intervals: &[Interval]) -> f64 {
-    mean(intervals, |own| own.mean_ms.unwrap_or(0.0))
+    mean(intervals, |own| own.mean_ms)
 }
 
 #[test]
@@ -151,32 +143,4 @@ fn a_bad_day_of_a_database_whose_source_dies() {
     // Released, it may have all that the controller could give it: back, it is no slower by more than the target allows.
     assert!(mean_ms(&grown[10..]) < SLOW * TARGET_MS, "it starves while nobody sees it");
     assert!(slow(&back[6..]) <= 2, "it starves after its source is back");
-}
-
-#[test]
-fn a_bad_day_of_a_database_without_clients() {
-    let Some(mut day) = Day::new("a_bad_day_of_a_database_without_clients") else { return };
-    // Here the volunteer is the third user.
-    day.bed.third = None;
-    let work = day.pair.bench.write("work.sh", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done\n");
-    day.pair.bench.write("tasks.txt", &format!("sh {}\n", work.display()).repeat(2_000));
-    let submitted = day.pair.ask(&["job", "submit", "tasks.txt", "--name", "j"]);
-    assert!(submitted.status.success(), "{}: {}", HOST, text(&submitted.stderr));
-    let before = day.phase("before", USUAL, 10);
-    let idle = day.phase("idle", 0, 8);
-    let back = day.phase("back", USUAL, 8);
-    let volunteer = |intervals: &[Interval]| mean(intervals, |own| own.volunteer);
-    eprintln!(
-        "left idle: {:.1} ms before beside a volunteer that uses {:.0} % of a core; idle, it uses {:.0} %; back {} of 8 intervals \
-         above {SLOW} of the target, worst {:.1} times, {:.1} ms in the last five beside {:.0} %",
-        mean_ms(&before[5..]),
-        volunteer(&before[5..]),
-        volunteer(&idle[2..]),
-        slow(&back),
-        worst(&back),
-        mean_ms(&back[3..]),
-        volunteer(&back[3..])
-    );
-    assert!(volunteer(&idle[2..]) > volunteer(&before[5..]), "what is left idle is not harvested");
-    assert!(slow(&back[3..]) <= 2, "what was harvested is not given back");
 }

@@ -14,7 +14,7 @@ use super::{
 /// What a report is made to take here, where the third user takes what it can get of every CPU.
 const REPORT_MS: f64 = 1.4;
 /// Time of a phase with fixed settings, and from its start until it is judged.
-const FIXED: (u32, u32) = (24, 6);
+const FIXED: (u32, u32) = (20, 6);
 /// The third user's weight, over that of all databases, where weights are all there is.
 const LEAST_WEIGHT: f64 = 0.01;
 /// A settled interval is on target from and up to so much of it.
@@ -132,11 +132,15 @@ fn reasons(controlled: &Controlled) -> (std::collections::BTreeMap<String, usize
 
 /// The most that each database was granted in settled intervals: what an operator would size its fixed share for.
 fn peaks(controlled: &Controlled) -> [f64; 2] {
-    let [first, _] = &controlled.measured.phases[0];
-    let (phase, settling) = (first.len(), controlled.measured.settling);
+    let settling = controlled.measured.settling;
     [0, 1].map(|database: usize| {
-        let settled = controlled.decisions[database].iter().enumerate().filter(|(index, _)| index % phase >= settling);
-        settled.filter_map(|(_, decision)| super::granted_percent(decision)).fold(0.0, f64::max)
+        let mut decisions = controlled.decisions[database].iter();
+        let mut peak: f64 = 0.0;
+        for phase in &controlled.measured.phases {
+            let of_phase = decisions.by_ref().take(phase[0].len()).skip(settling);
+            peak = of_phase.filter_map(super::granted_percent).fold(peak, f64::max);
+        }
+        peak
     })
 }
 
@@ -161,6 +165,7 @@ fn what_an_operator_would_do_instead_beside_moved_shares() {
     let third_percent = (third.cpu_s() - before) / started.elapsed().as_secs_f64() * 100.0;
     let (told, untold) = reasons(&moved);
     let peaks = peaks(&moved);
+    assert!(peaks.iter().all(|peak| *peak > 0.0), "the machine is too busy: no interval was settled");
     let means = moved.means;
     let limit = |shares: Option<[f64; 2]>| {
         for (index, database) in databases.iter().enumerate() {

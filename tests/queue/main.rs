@@ -1,10 +1,7 @@
 //! A real service that is no database: a queue with workers in a cgroup of this machine, beside a third user of its CPU. Its
 //! response-time target is held by moving its CPU while its load grows to six times as much; the response time comes from its
-//! own exposition, without a Prometheus server. Beside it: no limit, and the mean share, fixed. Figures are printed. With another such
-//! service behind it, on a second host, it is an application of two tiers ([`tiers`]): that runs by its name alone.
+//! own exposition, without a Prometheus server. Beside it: no limit, and the mean share, fixed. Figures are printed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
-
-mod tiers;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -59,9 +56,8 @@ struct Service {
 }
 
 impl Service {
-    /// `name` is that of its cgroup; each request takes so much CPU, and an answer of the service at the port `behind`.
-    fn start(name: &str, work_ms: u32, behind: Option<u16>) -> Self {
-        let group = format!("gleaner-queue-{}/{name}", std::process::id());
+    fn start() -> Self {
+        let group = format!("gleaner-queue-{}/service", std::process::id());
         let root = Path::new("/sys/fs/cgroup");
         let found: Vec<PathBuf> = ["cpu", "cpuacct", "memory", "blkio"]
             .iter()
@@ -80,11 +76,10 @@ impl Service {
             }
         }
         let (port, metrics_port) = (free_port(), free_port());
-        let behind = behind.map_or_else(String::new, |port| port.to_string());
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/queue/service.py");
         let enter: String =
             groups.iter().map(|folder| format!("echo $$ > {}/cgroup.procs; ", folder.display())).collect();
-        let run = format!("{enter}exec {} {port} {metrics_port} {WORKERS} {work_ms} {behind}", script.display());
+        let run = format!("{enter}exec {} {port} {metrics_port} {WORKERS} {WORK_MS}", script.display());
         let mut command = Command::new("sh");
         command.args(["-ec", &run]).stdout(Stdio::null()).stderr(Stdio::null());
         let service = Self { running: Some(Running(command.spawn().unwrap())), groups, group, port, metrics_port };
@@ -229,27 +224,19 @@ fn hog() -> Running {
     Running(hog.spawn().unwrap())
 }
 
-/// The service can make its exposition; says so if not.
-fn client_is_installed(test: &str) -> bool {
-    let client =
-        Command::new("/usr/bin/python3").args(["-c", "import prometheus_client"]).stderr(Stdio::null()).status();
-    let found = client.is_ok_and(|status| status.success());
-    if !found {
-        gleaner_test_support::skipped!("{test}: apt-get install python3-prometheus-client");
-    }
-    found
-}
-
 #[test]
 fn a_queue_keeps_its_target_by_its_own_exposition() {
     const TEST: &str = "a_queue_keeps_its_target_by_its_own_exposition";
     if !gleaner_test_support::beds::wanted(TEST) || !bench::cgroups_writable(TEST) {
         return;
     }
-    if !client_is_installed(TEST) {
+    let client =
+        Command::new("/usr/bin/python3").args(["-c", "import prometheus_client"]).stderr(Stdio::null()).status();
+    if !client.is_ok_and(|status| status.success()) {
+        gleaner_test_support::skipped!("{TEST}: apt-get install python3-prometheus-client");
         return;
     }
-    let service = Service::start("service", WORK_MS, None);
+    let service = Service::start();
     let mut pair = Pair::with_controller(&[HOST], &format!("control_interval_s = {INTERVAL_S}\n"));
     pair.agent_config(
         "agent.toml",

@@ -1,8 +1,7 @@
 #!/usr/bin/python3
-"""A small service with a queue: workers answer requests in turn, each with the same time of CPU, and each after an answer of
-the service behind it, where there is one.
+"""A small service with a queue: workers answer requests in turn, each with the same time of CPU.
 
-    service.py PORT METRICS_PORT WORKERS MS [PORT_BEHIND]
+    service.py PORT METRICS_PORT WORKERS MS
 
 Response times, from the acceptance of a connection to its answer, are in the histogram http_request_duration_seconds of
 its exposition; requests that are not answered yet are in the gauge http_requests_in_flight. Needs python3-prometheus-client.
@@ -19,14 +18,7 @@ DURATION = Histogram("http_request_duration_seconds", "Time from acceptance to a
 IN_FLIGHT = Gauge("http_requests_in_flight", "Requests that are not answered yet")
 
 
-def ask(port, path):
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as behind:
-        behind.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-        while behind.recv(4096):
-            pass
-
-
-def work(requests, seconds, behind):
+def work(requests, seconds):
     while True:
         connection, accepted = requests.get()
         try:
@@ -35,8 +27,6 @@ def work(requests, seconds, behind):
                 until = time.thread_time() + seconds
                 while time.thread_time() < until:
                     sum(range(1000))
-                if behind:
-                    ask(behind, path)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n")
             DURATION.labels(path).observe(time.monotonic() - accepted)
         except (OSError, IndexError):
@@ -47,10 +37,9 @@ def work(requests, seconds, behind):
 
 def main():
     port, metrics_port, workers, ms = (int(argument) for argument in sys.argv[1:5])
-    behind = int(sys.argv[5]) if len(sys.argv) > 5 else None
     requests = queue.Queue()
     for _ in range(workers):
-        threading.Thread(target=work, args=(requests, ms / 1000, behind), daemon=True).start()
+        threading.Thread(target=work, args=(requests, ms / 1000), daemon=True).start()
     listener = socket.create_server(("127.0.0.1", port), backlog=512)
     start_http_server(metrics_port, "127.0.0.1")
     while True:

@@ -120,9 +120,9 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         ),
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
-        // The longer rows beside it run by their names: what an operator would do instead, bad days, and tiers on two hosts.
+        // The longer rows beside it run by their names: what an operator would do instead, and bad days.
         ("postgres", &["--test", "postgres"], &["two_databases"]),
-        ("queue", &["--test", "queue"], &["a_queue_keeps"]),
+        ("queue", &["--test", "queue"], &[]),
         ("spark", &["--test", "spark"], &[]),
         ("lab", &["--test", "lab"], &[]),
         ("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST),
