@@ -514,6 +514,6 @@ fn raise_file_limit() {
 }
 
 #[cfg(test)]
-mod claims_tests;
+pub(crate) mod claims_tests;
 #[cfg(test)]
 mod tests;

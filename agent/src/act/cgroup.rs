@@ -91,12 +91,17 @@ pub(crate) fn remove(dir: &Path, mut evict: impl FnMut()) -> Result<bool, Cgroup
     }
 }
 
+fn is_cgroup_fs(dir: &Path) -> bool {
+    const KINDS: [i64; 2] = [libc::CGROUP_SUPER_MAGIC, libc::CGROUP2_SUPER_MAGIC];
+    rustix::fs::statfs(dir).is_ok_and(|found| KINDS.contains(&found.f_type))
+}
+
 /// The cgroups right under one.
 pub(crate) fn children(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    // Each folder below is a link to this one, besides its name and its own entry `.`, where the file system counts them so, as
-    // that of cgroups does. Asking for that costs a tenth of listing the control files.
-    if fs::metadata(dir)?.nlink() == 2 {
+    // The kernel's own file system of cgroups counts each folder below as a link, besides two of the folder itself. To ask for that
+    // costs less than to list the control files. Others, such as lxcfs, need not count so.
+    if is_cgroup_fs(dir) && fs::metadata(dir)?.nlink() == 2 {
         return Ok(found);
     }
     for entry in fs::read_dir(dir)? {

@@ -24,7 +24,7 @@ use crate::act::volunteer::bounds::care_for;
 use crate::act::volunteer::cache::CacheGroup;
 use crate::act::volunteer::domain_memory::{DomainMemoryStep, GivingBack};
 use crate::act::volunteer::{MemoryHold, Volunteer};
-use crate::kernel_file::KeptFile;
+use crate::kernel_file::absence;
 use crate::levers::LeverError;
 use crate::sense::machine::{Memory, parse_meminfo};
 
@@ -86,7 +86,7 @@ impl MemoryStep {
 pub(super) struct MemoryWatch {
     hold: Option<MemoryHold>,
     law: MemoryBound,
-    meminfo: KeptFile,
+    meminfo: PathBuf,
     buffer: Vec<u8>,
     cache: Option<CacheGroup>,
     /// Cgroups whose processes are looked after, and those that were.
@@ -103,7 +103,7 @@ impl MemoryWatch {
         Self {
             hold: volunteer.take_memory(),
             law: MemoryBound::new(settings),
-            meminfo: KeptFile::new(meminfo),
+            meminfo,
             buffer: Vec::new(),
             cache: volunteer.take_cache(),
             dirs: volunteer.own_dirs(),
@@ -125,7 +125,8 @@ impl MemoryWatch {
             let DomainMemoryStep { verdict, sample, met, giving_back } = step.map_err(MemoryError::Hypervisor)?;
             return Ok(MemoryStep { verdict, sample, met, giving_back: Some(giving_back) });
         }
-        let read = self.meminfo.read(&mut self.buffer).and_then(parse_meminfo);
+        let read = std::fs::read(&self.meminfo).map_err(|error| absence(&self.meminfo, &error));
+        let read = read.and_then(|text| parse_meminfo(&text));
         let Memory { total, available } = read.map_err(|absence| MemoryError::Host(absence.detail().into_owned()))?;
         let levers = match &mut self.hold {
             Some(MemoryHold::Cgroup(levers)) => Some(levers),
@@ -188,7 +189,7 @@ mod tests {
         let mut watch = MemoryWatch {
             hold: None,
             law: MemoryBound::new(MemoryBoundSettings::default()),
-            meminfo: KeptFile::new("/proc/meminfo"),
+            meminfo: PathBuf::from("/proc/meminfo"),
             buffer: Vec::new(),
             steps: 0,
             cache: Some(CacheGroup::with(tasks.clone())),

@@ -303,10 +303,10 @@ pub fn as_markdown() -> String {
         let capability = capability.replace('_', " ");
         text += &format!("| {name} | {does} | {exists} | {restored} | {capability} |\n");
     }
-    text += "\nBeside these the volunteer's network traffic has a ceiling, by two BPF programs on its cgroup of version 2 (`agent/src/bpf.rs`; \
+    text += "\nBeside these the network traffic of a volunteer in a cgroup has a ceiling, by two BPF programs on its cgroup of version 2 (`agent/src/bpf.rs`; \
              [operators-guide.md](operators-guide.md#the-volunteers-network-traffic)). Nothing is recorded of them: they are \
-             attached by links that only the agent's process holds, and the kernel detaches them when it ends. That of Xen domains is \
-             held by the two levers of traffic above, on their `vif` interfaces, and recorded like these.\n";
+             attached by links that only the agent's process holds, and the kernel detaches them when it ends. That of Xen domains and \
+             of guests is held by the two levers of traffic above, on their interfaces, and recorded like these.\n";
     text
 }
 

@@ -332,4 +332,49 @@ mod tests {
         // Each a burst of 128 KiB within half a second.
         assert_eq!(vifs.most_sent(0.5), Some(2_000_000.0 + 4.0 * 131_072.0));
     }
+
+    #[test]
+    fn taps_that_a_process_holds_open_are_held_once_they_are_recorded_and_put_back() {
+        const TEST: &str = "taps_that_a_process_holds_open_are_held_once_they_are_recorded_and_put_back";
+        let name = format!("glf{}", std::process::id() % 1_000_000);
+        let tap = match crate::sense::claims_tests::open_tap(&name) {
+            Ok(tap) => tap,
+            Err(error) => {
+                gleaner_test_support::skipped!("{TEST}: no taps can be made here: {error}");
+                return;
+            }
+        };
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let found = FoundLevers::default();
+        let guest = GuestNetwork::of(&crate::roots::Roots::default(), pid).unwrap();
+        let mut interfaces = Interfaces::new(Path::new("/sys"), Whose::Guest(guest), found.clone());
+        let now = Instant::now();
+        assert!(interfaces.follow(now) && !interfaces.follow(now));
+        let levers = [Direction::Receive, Direction::Transmit]
+            .map(|direction| (direction, AnyLever::Link(LinkLever { interface: name.clone(), direction })));
+        let ceiling = Directions { sent: 2_000_000, received: 1_000_000 };
+        interfaces.set(ceiling, now).unwrap();
+        for (_, lever) in &levers {
+            assert_eq!(lever.read().unwrap(), LeverValue::Rate(None), "not in the ledger yet");
+        }
+        let records = found.records();
+        found.was_recorded(&records);
+        // Fails where one direction cannot be held; the other is.
+        let set = interfaces.set(ceiling, now);
+        for (direction, lever) in &levers {
+            if let Err(error) = netlink::probe(*direction) {
+                assert!(set.is_err());
+                gleaner_test_support::skipped!("{TEST}: {direction:?}: no queue can be made here: {error}");
+                continue;
+            }
+            assert!(matches!(lever.read().unwrap(), LeverValue::Rate(Some(_))), "{direction:?}");
+            // As whoever restores does, from what the ledger has.
+            let record = records.iter().find(|record| record.lever == *lever).unwrap();
+            lever.write(record.original.clone()).unwrap();
+            assert_eq!(lever.read().unwrap(), LeverValue::Rate(None));
+        }
+        drop(tap);
+        assert!(interfaces.follow(now + CHECK_PERIOD), "the interface went with the file");
+        assert!(interfaces.held.iter().all(|own| own.name != name));
+    }
 }

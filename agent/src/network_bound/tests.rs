@@ -1,8 +1,6 @@
 //! The ceiling on a real link: an echo beside a flood. The link is a pair of virtual interfaces shaped to 100 Mbit/s,
 //! with the peers in a network namespace.
 
-mod guests;
-
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
@@ -55,17 +53,16 @@ struct Bed {
     name: String,
     host: String,
     peer: String,
-    mbit: f64,
     _ends: Option<Running>,
 }
 
 impl Bed {
     /// `None`, with a line that says why, where it cannot be made.
-    fn open(test: &str, mbit: f64) -> Option<Self> {
+    fn open(test: &str) -> Option<Self> {
         let id = std::process::id();
         let (name, host) = (format!("gleaner-test-{id}"), format!("glh{id}"));
         let net = format!("198.18.{}", id % 250);
-        let mut bed = Self { peer: format!("{net}.2"), name, host, mbit, _ends: None };
+        let mut bed = Self { peer: format!("{net}.2"), name, host, _ends: None };
         let made = bed.make(&net);
         made.inspect_err(|why| gleaner_test_support::skipped!("{test}: no network namespace can be made here: {why}"))
             .ok()?;
@@ -73,8 +70,8 @@ impl Bed {
     }
 
     fn make(&mut self, net: &str) -> Result<(), String> {
-        let (name, host, mbit) = (&self.name, &self.host, self.mbit);
-        let shape = format!("root tbf rate {mbit}mbit burst 16kb limit 150kb");
+        let (name, host) = (&self.name, &self.host);
+        let shape = format!("root tbf rate {MBIT}mbit burst 16kb limit 150kb");
         run(&format!("ip netns add {name}"))?;
         run(&format!("ip link add {host} type veth peer name peer netns {name}"))?;
         run(&format!("ip addr add {net}.1/30 dev {host}"))?;
@@ -91,7 +88,7 @@ impl Bed {
     }
 
     fn choice(&self) -> LinkChoice {
-        LinkChoice { names: vec![self.host.clone()], capacity: Some(of_mbit(self.mbit)) }
+        LinkChoice { names: vec![self.host.clone()], capacity: Some(of_mbit(MBIT)) }
     }
 
     /// Megabits per second that crossed the link within a second, both directions.
@@ -225,7 +222,7 @@ fn an_echo_beside_a_flood() {
         return;
     }
     let Some(group) = Group::open(TEST) else { return };
-    let Some(bed) = Bed::open(TEST, MBIT) else { return };
+    let Some(bed) = Bed::open(TEST) else { return };
     let second = Duration::from_secs(1);
     let link = of_mbit(MBIT).per_sec();
     let alone = bed.echo(second);

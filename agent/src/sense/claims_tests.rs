@@ -121,7 +121,7 @@ fn a_process_that_names_anothers_monitor_gets_none_of_its_levers() {
 }
 
 #[expect(unsafe_code, reason = "rustix has no ioctl for taps")]
-fn open_tap(name: &str) -> std::io::Result<OwnedFd> {
+pub(crate) fn open_tap(name: &str) -> std::io::Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let tap = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // SAFETY: all zeros is a valid value of this plain structure of integers and unions of such.

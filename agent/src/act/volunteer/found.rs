@@ -32,12 +32,12 @@ impl FoundLevers {
     }
 
     /// For the ledger.
-    pub(super) fn records(&self) -> Vec<Record> {
+    pub(crate) fn records(&self) -> Vec<Record> {
         self.lock().iter().map(|entry| entry.record.clone()).collect()
     }
 
     /// These are in it.
-    pub(super) fn was_recorded(&self, records: &[Record]) {
+    pub(crate) fn was_recorded(&self, records: &[Record]) {
         for entry in self.lock().iter_mut() {
             entry.recorded |= records.iter().any(|have| have.lever == entry.record.lever);
         }
