@@ -211,7 +211,7 @@ impl Third {
         let folder = outer.0.join("third");
         std::fs::create_dir(&folder).unwrap();
         let mut own = Self { hogs: Vec::new(), folder };
-        own.weigh(THIRD_WEIGHT);
+        weigh(&own.folder, THIRD_WEIGHT);
         let enter = format!("echo $$ > {}/cgroup.procs; while :; do :; done", own.folder.display());
         for _ in 0..std::thread::available_parallelism().unwrap().get() {
             let mut hog = Command::new("sh");
@@ -219,15 +219,6 @@ impl Third {
             own.hogs.push(Running(hog.spawn().unwrap()));
         }
         own
-    }
-
-    /// Its weight, over the one that a cgroup has by itself.
-    pub(super) fn weigh(&self, part: f64) {
-        weigh(&self.folder, part);
-    }
-
-    pub(super) fn cpu_s(&self) -> f64 {
-        self.hogs.iter().map(cpu_s).sum()
     }
 }
 
@@ -293,7 +284,7 @@ impl Drop for Outer {
 pub(super) struct Bed {
     pub(super) databases: [Database; 2],
     /// Of [`Strangers::Outweighed`].
-    pub(super) third: Option<Third>,
+    _third: Option<Third>,
     _outer: Option<Outer>,
     pub(super) _folder: tempfile::TempDir,
     /// The group that theirs are below.
@@ -305,14 +296,6 @@ pub(super) fn hog() -> Running {
     let mut hog = Command::new("nice");
     hog.args(["-n", "5", "sh", "-c", "while :; do :; done"]).stdout(Stdio::null()).stderr(Stdio::null());
     Running(hog.spawn().unwrap())
-}
-
-/// CPU time that a process and its threads have used, in seconds.
-pub(super) fn cpu_s(running: &Running) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", running.0.id())).unwrap_or_default();
-    // After the name, which may hold anything: utime and stime are the 14th and 15th field, in hundredths.
-    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-    after.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// What a report takes a single client now, beside the third user, in milliseconds.
@@ -369,5 +352,5 @@ pub(super) fn prepare(wanted_ms: f64, strangers: Strangers) -> Result<Bed, Strin
     let rows = ROWS * wanted_ms / report_ms;
     eprintln!("a report of {ROWS} rows takes {report_ms:.2} ms beside the third user, so one of {rows:.0} is asked");
     (first.rows, second.rows) = (rows, rows);
-    Ok(Bed { databases: [first, second], third, _outer: outer, _folder: folder, group })
+    Ok(Bed { databases: [first, second], _third: third, _outer: outer, _folder: folder, group })
 }

@@ -1,13 +1,11 @@
 //! Two real PostgreSQL databases in cgroups of one machine, beside a third user of its CPU: their response-time targets
 //! are held by moving CPU between them while their loads are exchanged. Static limits of the same mean share do far
 //! worse in the same run. Figures are printed, of every attempt. With GLEANER_ALL_CONTROLLERS set the controller of one
-//! resource runs too, for two minutes. What an operator would do instead ([`instead`]) and a bad day ([`bad_day`]) take minutes
-//! each, and run by their names alone: `cargo xtask beds an_operator`, `cargo xtask beds a_bad_day`.
+//! resource runs too, for two minutes. A bad day of one of them ([`bad_day`]) runs by its name alone: `cargo xtask beds a_bad_day`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 mod bad_day;
 mod bed;
-mod instead;
 
 use std::time::Duration;
 
@@ -76,7 +74,7 @@ fn judge() -> Result<String, String> {
     let pair = pair_of(&group, &format!("control_interval_s = {INTERVAL_S}\n"));
     let hog = hog();
 
-    let Controlled { measured: balanced, means, .. } = controlled(&pair, &databases, "balance");
+    let Controlled { measured: balanced, means } = controlled(&pair, &databases, "balance");
     for (database, mean) in databases.iter().zip(means) {
         database.run(&["limit", &format!("{mean:.0}")]).unwrap();
     }
@@ -128,8 +126,6 @@ struct Controlled {
     measured: Measured,
     /// Means of the CPU shares, in percent of a core.
     means: [f64; 2],
-    /// The decisions that were shown, one an interval, of each database.
-    decisions: [Vec<serde_json::Value>; 2],
 }
 
 /// Applies a database as an application.
@@ -188,5 +184,5 @@ fn controlled(pair: &Pair, databases: &[Database; 2], control: &str) -> Controll
     }
     until("their limits are given back", || pair.ask(&["app", "list"]).stdout.starts_with(b"no applications"));
     std::thread::sleep(Duration::from_secs(2));
-    Controlled { measured, means, decisions }
+    Controlled { measured, means }
 }

@@ -120,7 +120,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         ),
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
-        // The longer rows beside it run by their names: what an operator would do instead, and bad days.
+        // Bad days run by their names.
         ("postgres", &["--test", "postgres"], &["two_databases"]),
         ("queue", &["--test", "queue"], &[]),
         ("spark", &["--test", "spark"], &[]),
