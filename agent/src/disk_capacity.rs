@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gleaner_types::id::HostId;
@@ -38,6 +38,14 @@ const WATCHED: Duration = Duration::from_secs(2);
 const BUSY: f64 = 0.1;
 /// Part of its traffic that may be others' while it is measured. Chosen: less than the figures differ from one run to the next.
 const OTHERS: f64 = 0.1;
+/// Bytes of others' that are nothing: what an idle system writes now and then, and what of ours is counted and not yet known to us.
+const OTHERS_LEAST: u64 = 32 << 20;
+/// While it is measured the disk is looked at this often, so that somebody who needs it does not wait for the end.
+const LOOK: Duration = Duration::from_millis(200);
+/// Devices that are a part of a disk elsewhere, or memory: what is done to them tells of no disk.
+const NO_DISKS: [&str; 6] = ["loop", "ram", "zram", "nbd", "rbd", "drbd"];
+/// Ends the `dm/uuid` of what LVM's thin volumes are mapped to: more can be promised of it than it has.
+const THIN_POOL: &str = "-tpool";
 /// Largest answer of `/proc/diskstats` that is read.
 const MOST_STATISTICS: u64 = 1 << 20;
 /// Most layers of devices below a file system: mappings of mappings.
@@ -52,6 +60,20 @@ pub(crate) enum Refused {
     /// It is on a network, in memory, or on a file system that spans disks by itself.
     #[error("{0:?} is on no disk of its own whose use can be seen; name a folder on one, on ext4 or XFS")]
     NoDisk(PathBuf),
+    /// It is a part of another disk, or memory.
+    #[error(
+        "{folder:?} is on {device}, which is no disk but a part of another one, or memory: filling it would fill that; name a \
+         folder on a disk"
+    )]
+    Virtual {
+        /// Where.
+        folder: PathBuf,
+        /// The device.
+        device: String,
+    },
+    /// Somebody began to use the disk.
+    #[error("others began to use disk {0}, so the measurement was ended: measure at a quieter time")]
+    Disturbed(String),
     /// What the kernel says of the disks cannot be read.
     #[error("what the kernel counts of disk {0} cannot be read")]
     Statistics(String),
@@ -86,8 +108,8 @@ pub(crate) struct Measured {
     disks: Vec<String>,
     write: Moved,
     read: Moved,
-    /// Part of the disks' traffic meanwhile that was others'.
-    others: f64,
+    /// Part of the disk's traffic meanwhile that was others'. With several disks that cannot be told: a mirror counts a byte twice.
+    others: Option<f64>,
 }
 
 /// Bytes in a time.
@@ -119,6 +141,9 @@ pub(crate) fn measure(folder: &Path, roots: &Roots) -> Result<Measured, Refused>
     if disks.is_empty() {
         return Err(Refused::NoDisk(folder.to_owned()));
     }
+    if let Some(device) = disks.iter().find(|disk| is_virtual(disk)) {
+        return Err(Refused::Virtual { folder: folder.to_owned(), device: device.clone() });
+    }
     let room = rustix::fs::statvfs(folder).map_err(|error| Refused::Folder(folder.to_owned(), error.into()))?;
     has_room(folder, room.f_bavail.saturating_mul(room.f_frsize))?;
     let before = statistics(roots, &disks)?;
@@ -130,20 +155,25 @@ pub(crate) fn measure(folder: &Path, roots: &Roots) -> Result<Measured, Refused>
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     let file = rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR).map_err(|error| failed(error.into()))?;
     let file = File::from(file);
-    let write = run(MOST_BYTES, |block, at| {
-        file.write_all_at(block, at)?;
-        Ok(())
-    })
-    .and_then(|(moved, started)| {
-        // What a disk has in its own memory is not on it yet.
-        file.sync_data()?;
-        Ok(Moved { time: started.elapsed(), ..moved })
-    });
-    let write = write.map_err(failed)?;
-    let (read, _) = run(write.bytes, |block, at| file.read_exact_at(block, at)).map_err(failed)?;
-    let ended = statistics(roots, &disks)?;
+    let alone = |ours: u64| {
+        let Ok(now) = statistics(roots, &disks) else { return true };
+        others(&began, &now, ours).is_none_or(|(bytes, part)| bytes < OTHERS_LEAST || part < OTHERS)
+    };
+    let write = run(MOST_BYTES, &alone, |block, at| file.write_all_at(block, at));
+    let ended = |run: io::Result<Run>| match run.map_err(failed)? {
+        Run { is_disturbed: true, .. } => Err(Refused::Disturbed(disks.iter().cloned().collect::<Vec<_>>().join(", "))),
+        Run { moved, .. } => Ok(moved),
+    };
+    let mut write = ended(write)?;
+    // What a disk has in its own memory is not on it yet.
+    let synced = Instant::now();
+    file.sync_data().map_err(failed)?;
+    write.time += synced.elapsed();
+    let alone = |ours: u64| alone(write.bytes + ours);
+    let read = ended(run(write.bytes, &alone, |block, at| file.read_exact_at(block, at)))?;
+    let after = statistics(roots, &disks)?;
     drop(file);
-    let others = others(&began, &ended, write.bytes + read.bytes);
+    let others = others(&began, &after, write.bytes + read.bytes).map(|(_, part)| part);
     Ok(Measured { folder: folder.to_owned(), disks: disks.into_iter().collect(), write, read, others })
 }
 
@@ -155,17 +185,27 @@ fn has_room(folder: &Path, free: u64) -> Result<(), Refused> {
     Err(Refused::Room { folder: folder.to_owned(), free: Bytes(free), wanted: Bytes(wanted) })
 }
 
-/// Moves blocks of a file, several at the same time, from its beginning: up to so many bytes, and for a bounded time.
-fn run(most: u64, step: impl Fn(&mut [u8], u64) -> io::Result<()> + Sync) -> io::Result<(Moved, Instant)> {
-    let (next, started) = (AtomicU64::new(0), Instant::now());
-    let worker = || -> io::Result<u64> {
+/// What was moved, and whether it ended because others came.
+struct Run {
+    moved: Moved,
+    is_disturbed: bool,
+}
+
+/// Moves blocks of a file, several at the same time, from its beginning: up to so many bytes, for a bounded time, and as long as
+/// it is `alone`, which is told how many bytes were moved.
+fn run(
+    most: u64,
+    alone: &dyn Fn(u64) -> bool,
+    step: impl Fn(&mut [u8], u64) -> io::Result<()> + Sync,
+) -> io::Result<Run> {
+    let (next, total, stop, started) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false), Instant::now());
+    let worker = || -> io::Result<()> {
         // Zeros are what some disks do not store.
         let mut memory: Vec<u8> =
             (0..BLOCK + ALIGNED).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[2]).collect();
         let skipped = memory.as_ptr().align_offset(ALIGNED).min(ALIGNED);
         let block = &mut memory[skipped..skipped + BLOCK];
-        let mut moved = 0;
-        while started.elapsed() < MOST_TIME {
+        while started.elapsed() < MOST_TIME && !stop.load(Ordering::Relaxed) {
             let at = next.fetch_add(BLOCK as u64, Ordering::Relaxed);
             if at + BLOCK as u64 > most {
                 break;
@@ -173,18 +213,32 @@ fn run(most: u64, step: impl Fn(&mut [u8], u64) -> io::Result<()> + Sync) -> io:
             // No two blocks are alike.
             block[..8].copy_from_slice(&at.to_le_bytes());
             step(block, at)?;
-            moved += BLOCK as u64;
+            total.fetch_add(BLOCK as u64, Ordering::Relaxed);
         }
-        Ok(moved)
+        Ok(())
     };
-    let moved: Vec<io::Result<u64>> = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+        let mut looked = started;
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                if !alone(total.load(Ordering::Relaxed)) {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let panicked = |_| Err(io::Error::other("a thread of the measurement ended early"));
-        workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).collect()
-    });
-    let time = started.elapsed();
-    let bytes = moved.into_iter().sum::<io::Result<u64>>()?;
-    Ok((Moved { bytes, time }, started))
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(panicked))
+    })?;
+    let moved = Moved { bytes: total.into_inner(), time: started.elapsed() };
+    Ok(Run { moved, is_disturbed: stop.into_inner() })
+}
+
+/// What [`below`] names is no disk of its own.
+fn is_virtual(device: &str) -> bool {
+    NO_DISKS.iter().any(|kind| device.starts_with(kind)) || device.ends_with(THIN_POOL)
 }
 
 /// The whole disks below a device: the one that it is, or is a part of, and those that it is mapped to.
@@ -195,6 +249,11 @@ fn below(sys: &Path, number: &str) -> BTreeSet<String> {
     for _ in 0..MOST_LAYERS {
         let mut next = Vec::new();
         for device in layer {
+            // Its free space is not that of the file system on it.
+            let uuid = read_bounded(&device.join("dm/uuid"), 4_096).unwrap_or_default();
+            if uuid.trim().ends_with(THIN_POOL) {
+                found.insert(uuid.trim().to_owned());
+            }
             let slaves = device.join("slaves");
             let lower = names(&slaves);
             if !lower.is_empty() {
@@ -226,11 +285,14 @@ fn is_quiet(before: &[Disk], after: &[Disk]) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The part of the disks' traffic that was not ours. Where mirrors and stripes count a byte more than once it is too large.
-fn others(before: &[Disk], after: &[Disk], ours: u64) -> f64 {
-    let moved = |disks: &[Disk]| disks.iter().map(|disk| disk.read_bytes.wrapping_add(disk.write_bytes)).sum::<u64>();
+/// Bytes of the disk's traffic that were not ours, and their part of all; `None` with several disks, of which mirrors and
+/// parities count a byte more than once.
+fn others(before: &[Disk], after: &[Disk], ours: u64) -> Option<(u64, f64)> {
+    let ([before], [after]) = (before, after) else { return None };
+    let moved = |disk: &Disk| disk.read_bytes.wrapping_add(disk.write_bytes);
     let all = moved(after).saturating_sub(moved(before));
-    all.saturating_sub(ours) as f64 / all.max(1) as f64
+    let others = all.saturating_sub(ours);
+    Some((others, others as f64 / all.max(1) as f64))
 }
 
 impl Measured {
@@ -265,14 +327,20 @@ impl Measured {
             line("writes", self.write),
             line("reads ", self.read),
         ];
-        if self.others > OTHERS {
-            lines.push(format!(
+        match self.others {
+            Some(others) if others > OTHERS => lines.push(format!(
                 "  NOT ALONE: {:.0} % of its traffic was others', so it can do more; measure again",
-                self.others * 100.0
-            ));
+                others * 100.0
+            )),
+            Some(_) => {}
+            None => lines.push(
+                "  (several disks: whether others used them meanwhile cannot be told, because mirrors count twice)"
+                    .to_owned(),
+            ),
         }
-        lines.push("in the aggregator's config, section [controller], so that applications share it:".to_owned());
+        lines.push("for applications to share it, in the aggregator's config, section [controller]:".to_owned());
         lines.push(format!("  {}", self.entry(host)));
+        lines.push("  (beside other hosts' in the same list; then reload the aggregator)".to_owned());
         lines.push("  (a sequential load; a disk of many small operations does less)".to_owned());
         lines.join("\n")
     }
@@ -284,7 +352,7 @@ impl Measured {
             |moved: Moved| json!({ "bytes": moved.bytes, "time_s": moved.time.as_secs_f64(), "mb_s": moved.mb_s() });
         json!({
             "folder": self.folder.display().to_string(), "disks": self.disks, "write": moved(self.write), "read": moved(self.read),
-            "others": self.others, "disturbed": self.others > OTHERS, "capacity_mb_s": self.capacity_mb_s(),
+            "others": self.others, "disturbed": self.others.map(|others| others > OTHERS), "capacity_mb_s": self.capacity_mb_s(),
             "controller": self.entry(host),
         })
     }
@@ -307,23 +375,48 @@ mod tests {
         assert!(is_quiet(&[disk(100, 0)], &[disk(300, 0)]).is_ok());
         let busy = is_quiet(&[disk(100, 0)], &[disk(1_100, 0)]).unwrap_err().to_string();
         assert!(busy.starts_with("disk sda was busy for 50 % of 2 s"), "{busy}");
-        assert!((others(&[disk(0, 1_000)], &[disk(0, 3_000)], 1_500) - 0.25).abs() < 1e-9);
-        assert!(others(&[disk(0, 0)], &[disk(0, 0)], 1_500).abs() < 1e-9);
+        assert_eq!(others(&[disk(0, 1_000)], &[disk(0, 3_000)], 1_500), Some((500, 0.25)));
+        assert_eq!(others(&[disk(0, 0)], &[disk(0, 0)], 1_500), Some((0, 0.0)));
+        let mirror = |bytes| [disk(0, bytes), disk(0, bytes)];
+        assert_eq!(others(&mirror(0), &mirror(3_000), 3_000), None, "each byte counts twice");
     }
 
     #[test]
     fn what_is_written_is_read_within_its_bounds() {
         let file = tempfile::tempfile().unwrap();
-        let (written, _) = run(5 << 20, |block, at| file.write_all_at(block, at)).unwrap();
-        assert_eq!(written.bytes, 5 << 20);
-        let (read, _) = run(written.bytes, |block, at| {
+        let written = run(5 << 20, &|_| true, |block, at| file.write_all_at(block, at)).unwrap();
+        assert_eq!((written.moved.bytes, written.is_disturbed), (5 << 20, false));
+        let read = run(5 << 20, &|_| true, |block, at| {
             file.read_exact_at(block, at)?;
             assert_eq!(block[..8], at.to_le_bytes());
             Ok(())
         })
         .unwrap();
-        assert_eq!((read.bytes, file.metadata().unwrap().len()), (5 << 20, 5 << 20));
-        assert!(run(1 << 20, |_, _| Err(io::Error::other("full"))).is_err());
+        assert_eq!((read.moved.bytes, file.metadata().unwrap().len()), (5 << 20, 5 << 20));
+        assert!(run(1 << 20, &|_| true, |_, _| Err(io::Error::other("full"))).is_err());
+    }
+
+    #[test]
+    fn it_ends_when_others_come() {
+        let moved = AtomicU64::new(0);
+        let slow = |_: &mut [u8], _| {
+            moved.fetch_add(BLOCK as u64, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(20));
+            Ok(())
+        };
+        let ended = run(MOST_BYTES, &|ours| ours < 8 << 20, slow).unwrap();
+        assert!(ended.is_disturbed && ended.moved.bytes == moved.into_inner());
+        assert!(ended.moved.bytes < MOST_BYTES, "{}", ended.moved.bytes);
+    }
+
+    #[test]
+    fn what_is_no_disk_is_refused_by_its_name() {
+        for device in ["loop7", "zram0", "ram1", "nbd0", "rbd2", "LVM-abc-tpool"] {
+            assert!(is_virtual(device), "{device}");
+        }
+        for device in ["sda", "vda", "nvme0n1", "xvda", "mmcblk0"] {
+            assert!(!is_virtual(device), "{device}");
+        }
     }
 
     #[test]
@@ -347,6 +440,9 @@ mod tests {
         assert_eq!(found("254:0"), ["sda", "sdb"]);
         assert_eq!(found("8:1"), ["sda"]);
         assert!(found("0:42").is_empty());
+        std::fs::create_dir_all(dm.join("dm")).unwrap();
+        std::fs::write(dm.join("dm/uuid"), "LVM-abc-tpool\n").unwrap();
+        assert!(found("254:0").iter().any(|device| is_virtual(device)), "a thin pool");
     }
 
     #[test]
@@ -357,16 +453,18 @@ mod tests {
             disks: vec!["sda".into()],
             write: moved(240_900_000),
             read: moved(1 << 30),
-            others: 0.02,
+            others: Some(0.02),
         };
         let host = HostId::new("h1").unwrap();
         let text = measured.as_text(Some(&host));
         assert!(text.contains("disk_mb_s = [\"h1=120\"]") && !text.contains("NOT ALONE"), "{text}");
         assert!(measured.as_text(None).contains("disk_mb_s = [\"HOST=120\"]"));
-        measured.others = 0.4;
+        measured.others = Some(0.4);
         assert!(measured.as_text(None).contains("NOT ALONE: 40 % of its traffic"));
         let json = measured.as_json(Some(&host));
         assert_eq!((&json["capacity_mb_s"], &json["disturbed"]), (&json!(120), &json!(true)));
+        measured.others = None;
+        assert!(measured.as_text(None).contains("several disks"), "a mirror counts twice");
     }
 
     #[test]
