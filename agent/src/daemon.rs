@@ -721,4 +721,21 @@ mod tests {
             assert_eq!(stated_state_dir(text).as_deref(), named.map(Path::new), "{text:?}");
         }
     }
+
+    #[test]
+    fn a_domains_file_that_cannot_be_read_fails_the_check_and_making_and_not_ending() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("agent.toml");
+        let text = "[host]\nname = 'h1'\n[act]\nenabled = true\n[volunteer]\nkind = 'domain'\n\
+                    domain_configs = ['/nowhere/x.cfg']\ndomains_at_restore = 'destroy'\n";
+        std::fs::write(&file, format!("state_dir = '{}'\n{text}", folder.path().join("state").display())).unwrap();
+        let code = |words: &[&str]| {
+            let all = ["gleaner-agent".as_ref(), "--config".as_ref(), file.as_os_str()].into_iter();
+            let all = all.chain(words.iter().map(|word| std::ffi::OsStr::new(*word)));
+            dispatch(Arguments::try_parse_from(all).unwrap(), &[]).unwrap()
+        };
+        assert_eq!(code(&["--check"]), ExitCode::FAILURE);
+        assert_eq!(code(&["domains", "make"]), ExitCode::from(3));
+        assert_eq!(code(&["domains", "end"]), ExitCode::SUCCESS);
+    }
 }
