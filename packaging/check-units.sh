@@ -102,6 +102,8 @@ cp systemd/gleaner-agent-xen.conf "$units/gleaner-agent.service.d/"
 check "systemd finds no fault with gleaner-agent-xen.conf" faultless gleaner-agent.service
 check "with it domains are made and ended outside of the sandbox, in scopes of their own" eval \
     'setting ExecStartPre | grep -q "^-+/usr/bin/systemd-run --scope .* domains make$" && setting ExecStopPost | grep -q "^-+/usr/bin/systemd-run --scope .* domains end$"'
+check "which a shutdown neither refuses nor ends at once" eval \
+    'for key in ExecStartPre ExecStopPost; do setting $key | grep systemd-run | grep -q -- " -p DefaultDependencies=no " || exit 1; done'
 check "after the limits have been given back" eval 'setting ExecStopPost | head -n 1 | grep -q " restore --keep-domains$"'
 rm "$units/gleaner-agent.service.d/gleaner-agent-xen.conf"
 conf=scheduling-points

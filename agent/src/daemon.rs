@@ -26,7 +26,7 @@ use tracing::{error, info, warn};
 use crate::act::ledger::{Ledger, Resolution};
 use crate::act::volunteer::{foreseen, volunteer_guest};
 use crate::act::{self, ActSettings, Actor, Bound, VolunteerChoice};
-use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR};
+use crate::config::{AT_RUN_TIME, Config, DEFAULT_FILE, DEFAULT_STATE_DIR, VolunteerDomains};
 use crate::control::{self, RunningAgent};
 use crate::disk_capacity;
 use crate::doctor::{self, Found};
@@ -265,8 +265,8 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
             let globs = config.as_ref().map(|config| config.foreground_cgroups.clone()).unwrap_or_default();
             let unmatched = crate::discover::unmatched(&globs, &hierarchies);
             let made = config.as_ref().map(|config| {
-                let domains = &config.volunteer_domains;
-                made_domains::foreseen(&domains.configs, domains.at_restore, &config.state_dir)
+                let VolunteerDomains { configs, unusable, at_restore, .. } = &config.volunteer_domains;
+                made_domains::foreseen(configs, unusable, *at_restore, config.act, &config.state_dir)
             });
             let settings = config.map(|config| config.act_settings());
             let settings = settings.unwrap_or_else(|| ActSettings::observing(DEFAULT_STATE_DIR.into()));
@@ -312,12 +312,21 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
         None => {
             let (mut config, keys) = Config::with_keys(&Source::read(&arguments.config)?)?;
             config.act |= arguments.act;
+            let unusable = &config.volunteer_domains.unusable;
             if arguments.check {
+                let of_file = |file| note(format_args!("{}: {file}", arguments.config.display()));
+                unusable.iter().for_each(of_file);
+                if !unusable.is_empty() {
+                    return Ok(ExitCode::FAILURE);
+                }
                 say(format_args!("{}: good", arguments.config.display()))?;
                 if config.aggregator.is_none_or(|aggregator| aggregator.addresses.is_empty()) {
                     say(format_args!("before the agent can start: {NO_ADDRESS}"))?;
                 }
                 return Ok(ExitCode::SUCCESS);
+            }
+            for file in unusable {
+                warn!("{file}; it is awaited as a domain that is not there");
             }
             info!(?config, "effective config");
             let reloader = Reloader { file: arguments.config, running: Running::new(keys, AT_RUN_TIME) };
@@ -457,8 +466,8 @@ fn restore(state_dir: &Path) -> anyhow::Result<ExitCode> {
 }
 
 fn make_domains(config: &Config) -> anyhow::Result<ExitCode> {
-    let configs = &config.volunteer_domains.configs;
-    if configs.is_empty() {
+    let VolunteerDomains { configs, unusable, .. } = &config.volunteer_domains;
+    if configs.is_empty() && unusable.is_empty() {
         say("volunteer.domain_configs names no files: nothing is made")?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -466,7 +475,11 @@ fn make_domains(config: &Config) -> anyhow::Result<ExitCode> {
         say("act.enabled is false, so this host only observes: nothing is made")?;
         return Ok(ExitCode::SUCCESS);
     }
-    tell_domains(&made_domains::make(configs, &config.state_dir)?)
+    // Those of the other files are made all the same.
+    unusable.iter().for_each(note);
+    let told = if configs.is_empty() { Vec::new() } else { made_domains::make(configs, &config.state_dir)? };
+    let made = tell_domains(&told)?;
+    Ok(if unusable.is_empty() { made } else { ExitCode::from(3) })
 }
 
 /// Destroys what Gleaner made, if the config says so; a config with mistakes says nothing.
@@ -707,5 +720,22 @@ mod tests {
         ] {
             assert_eq!(stated_state_dir(text).as_deref(), named.map(Path::new), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_domains_file_that_cannot_be_read_fails_the_check_and_making_and_not_ending() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("agent.toml");
+        let text = "[host]\nname = 'h1'\n[act]\nenabled = true\n[volunteer]\nkind = 'domain'\n\
+                    domain_configs = ['/nowhere/x.cfg']\ndomains_at_restore = 'destroy'\n";
+        std::fs::write(&file, format!("state_dir = '{}'\n{text}", folder.path().join("state").display())).unwrap();
+        let code = |words: &[&str]| {
+            let all = ["gleaner-agent".as_ref(), "--config".as_ref(), file.as_os_str()].into_iter();
+            let all = all.chain(words.iter().map(|word| std::ffi::OsStr::new(*word)));
+            dispatch(Arguments::try_parse_from(all).unwrap(), &[]).unwrap()
+        };
+        assert_eq!(code(&["--check"]), ExitCode::FAILURE);
+        assert_eq!(code(&["domains", "make"]), ExitCode::from(3));
+        assert_eq!(code(&["domains", "end"]), ExitCode::SUCCESS);
     }
 }

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use gleaner_types::error::{Chain, chain};
 
-pub use self::config_file::DomainConfig;
+pub(crate) use self::config_file::DomainConfigError;
+pub use self::config_file::{DomainConfig, UnusableFile};
 use self::record::{MadeDomain, Record, RecordError};
 use self::toolstack::{Toolstack, ToolstackError};
 use crate::kernel_file::read_bounded;
@@ -32,6 +33,8 @@ const MAKE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(10);
 /// The same for destroying all of them: less than systemd waits for what it runs after the agent.
 const END: Duration = Duration::from_secs(15);
+/// A domain that reboots is not there for the 2 s that xl waits before it makes it again, so it is looked for once more.
+const REBOOT: Duration = Duration::from_secs(3);
 /// A domain that is being destroyed is looked for this often.
 const STEP: Duration = Duration::from_millis(200);
 /// The kernel's source of UUIDs, a new one at each reading.
@@ -78,6 +81,8 @@ pub(crate) enum Fate {
     /// One of its name is there that Gleaner did not make.
     NotOurs,
     Destroyed,
+    /// Gleaner made it, and it is not there: shut down, saved, or rebooting for longer than was waited.
+    Absent,
     Failed(MadeError),
 }
 
@@ -105,6 +110,11 @@ impl std::fmt::Display for Told {
                 "{name}: a domain of this name that Gleaner did not make is there; it is used, and never destroyed"
             ),
             Fate::Destroyed => write!(f, "{name}: destroyed"),
+            Fate::Absent => write!(
+                f,
+                "{name}: Gleaner made it, and it is not there; it is remembered, and destroyed by the next `gleaner-agent domains \
+                 end` if it comes back"
+            ),
             Fate::Failed(error) => write!(f, "{name}: failed: {}", Chain(error)),
         }
     }
@@ -180,23 +190,59 @@ pub(crate) fn end(state_dir: &Path) -> Result<Vec<Told>, MadeError> {
     if !has_made(state_dir)? {
         return Ok(Vec::new());
     }
-    end_by(&Toolstack::find()?, state_dir)
+    end_by(&Toolstack::find()?, state_dir, REBOOT)
 }
 
-fn end_by(toolstack: &Toolstack, state_dir: &Path) -> Result<Vec<Told>, MadeError> {
+fn end_by(toolstack: &Toolstack, state_dir: &Path, reboot: Duration) -> Result<Vec<Told>, MadeError> {
     let deadline = Instant::now() + END;
     let mut record = Record::open(state_dir)?;
-    let mut told = Vec::new();
-    for made in record.domains().to_vec() {
+    let (mut told, mut absent) = (Vec::new(), record.domains().to_vec());
+    if absent.is_empty() {
+        return Ok(told);
+    }
+    absent = end_those_there(toolstack, absent, &mut record, deadline, &mut told)?;
+    if !absent.is_empty() {
+        thread::sleep(reboot.min(deadline.saturating_duration_since(Instant::now())));
+        match end_those_there(toolstack, absent.clone(), &mut record, deadline, &mut told) {
+            Ok(rest) => absent = rest,
+            // What was destroyed is told all the same.
+            Err(error) => tracing::warn!(error = chain(&error), "whether a domain has come back is not known"),
+        }
+    }
+    // Each name once: a domain may have been made many times.
+    let mut names: Vec<String> = absent.into_iter().map(|made| made.name).collect();
+    names.sort();
+    names.dedup();
+    names.retain(|name| told.iter().all(|told| told.name != *name));
+    told.extend(names.into_iter().map(|name| Told { name, fate: Fate::Absent }));
+    Ok(told)
+}
+
+/// Destroys those of them that are there now, and returns the others.
+fn end_those_there(
+    toolstack: &Toolstack,
+    domains: Vec<MadeDomain>,
+    record: &mut Record,
+    deadline: Instant,
+    told: &mut Vec<Told>,
+) -> Result<Vec<MadeDomain>, MadeError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let there = toolstack.domains(left.min(SHORT))?;
+    let is_there = |made: &MadeDomain| there.iter().any(|domain| domain.uuid == made.uuid);
+    let (there, mut absent): (Vec<_>, Vec<_>) = domains.into_iter().partition(is_there);
+    for made in there {
         let fate = match destroy(toolstack, &made.uuid, deadline) {
-            // It may be between its end and its next start by xl, so it is remembered.
-            Ok(false) => continue,
+            // It has ended meanwhile, and may be about to be started again.
+            Ok(false) => {
+                absent.push(made);
+                continue;
+            }
             Ok(true) => record.remove(&made.uuid).map_or_else(|error| Fate::Failed(error.into()), |()| Fate::Destroyed),
             Err(error) => Fate::Failed(error),
         };
         told.push(Told { name: made.name, fate });
     }
-    Ok(told)
+    Ok(absent)
 }
 
 /// Destroys the domain of this UUID, by the number that it has right before; `false` if there is none.
@@ -228,23 +274,37 @@ pub(crate) fn has_made(state_dir: &Path) -> Result<bool, RecordError> {
     Ok(!record::read(state_dir)?.is_empty())
 }
 
-/// What would become of the domains of these files, in sentences. Nothing is changed.
-pub(crate) fn foreseen(configs: &[DomainConfig], at_restore: AtRestore, state_dir: &Path) -> Vec<String> {
-    if configs.is_empty() {
-        return Vec::new();
+/// What would become of the domains of these files, in sentences. `acts`: the host does not only observe. Nothing is changed.
+pub(crate) fn foreseen(
+    configs: &[DomainConfig],
+    unusable: &[UnusableFile],
+    at_restore: AtRestore,
+    acts: bool,
+    state_dir: &Path,
+) -> Vec<String> {
+    let is_asked = !configs.is_empty() || !unusable.is_empty();
+    let mut said = Vec::new();
+    if is_asked && !acts {
+        said.push("while act.enabled is false no domain of volunteer.domain_configs is made".to_owned());
+    } else if !configs.is_empty() {
+        let then = match at_restore {
+            AtRestore::Leave => "left as they were made",
+            AtRestore::Destroy => "destroyed",
+        };
+        let files: Vec<String> =
+            configs.iter().map(|config| format!("{} from {}", config.name, config.file.display())).collect();
+        said.push(format!("`gleaner-agent domains make` makes {}; at restore they are {then}", files.join(", ")));
+        if let Err(error) = Toolstack::find() {
+            said.push(format!("WARNING: they cannot be made, because {}", Chain(&error)));
+        }
     }
-    let then = match at_restore {
-        AtRestore::Leave => "left as they were found",
-        AtRestore::Destroy => "destroyed",
-    };
-    let files: Vec<String> =
-        configs.iter().map(|config| format!("{} from {}", config.name, config.file.display())).collect();
-    let mut said = vec![format!("`gleaner-agent domains make` makes {}; at restore they are {then}", files.join(", "))];
-    if let Err(error) = Toolstack::find() {
-        said.push(format!("WARNING: they cannot be made, because {}", Chain(&error)));
-    }
+    said.extend(unusable.iter().map(|file| format!("PROBLEM: {file}")));
     match record::read(state_dir) {
+        // Most hosts have nothing to do with such domains.
+        Err(RecordError::NotAllowed { .. }) if !is_asked => {}
+        Err(error @ RecordError::NotAllowed { .. }) => said.push(error.to_string()),
         Err(error) => said.push(format!("PROBLEM: {}", Chain(&error))),
+        Ok(made) if made.is_empty() => {}
         Ok(made) => {
             let there = xen::sample().map(|hypervisor| hypervisor.domains).unwrap_or_default();
             let own: Vec<String> = made

@@ -30,7 +30,8 @@ impl Actor {
         if is_control_domain(&settings.roots.proc) && settings.volunteer != VolunteerChoice::Domain {
             // The kernel's counters know the control domain's part alone, and a cgroup in it competes as a part of it.
             let weakness = "there is no volunteer on a control domain of Xen but its domains; set volunteer.kind to \
-                            \"domain\" and name one in volunteer.domains";
+                            \"domain\" and name one in volunteer.domains or its file in \
+                            volunteer.domain_configs";
             self.levers = Levers::without_volunteer(true, vec![weakness.to_owned()]);
             return Ok(());
         }

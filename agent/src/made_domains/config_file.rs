@@ -23,6 +23,21 @@ pub struct DomainConfig {
     pub has_weight: bool,
 }
 
+/// A file of which no domain can be made now. That is no mistake of the config: whoever mends the file need not touch it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnusableFile {
+    /// The file.
+    pub file: PathBuf,
+    /// What is wrong with it, in a sentence.
+    pub why: String,
+}
+
+impl std::fmt::Display for UnusableFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`volunteer.domain_configs` has {:?}: {}", self.file.display().to_string(), self.why)
+    }
+}
+
 /// No domain can be made from such a file. The texts follow its path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DomainConfigError {

@@ -50,6 +50,8 @@ pub(crate) enum RecordError {
          `xl vm-list` has, destroy what should go, and remove the file", path.display()
     )]
     Unusable { path: PathBuf, source: Unusable },
+    #[error("whether Gleaner made domains is in {}, which only root may read: run this as root", path.display())]
+    NotAllowed { path: PathBuf },
     #[error("failed to write the record of the domains that Gleaner made, {}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("another `gleaner-agent` makes or destroys domains; try again when it has ended")]
@@ -72,15 +74,23 @@ fn path_in(state_dir: &Path) -> PathBuf {
 }
 
 fn load(path: &Path) -> Result<Stored, RecordError> {
-    let unusable = |source| RecordError::Unusable { path: path.to_owned(), source };
-    let stored = state_file::read(path, Known { format: FORMAT, longest: LONGEST }).map_err(unusable)?;
+    let stored = state_file::read(path, Known { format: FORMAT, longest: LONGEST });
+    let stored = stored.map_err(|source| unusable(path.to_owned(), source))?;
     Ok(stored.unwrap_or_default())
+}
+
+/// The kernel's own refusal says nothing of the file, only of who asks.
+fn unusable(path: PathBuf, source: Unusable) -> RecordError {
+    match source {
+        Unusable::Io(error) if error.raw_os_error() == Some(libc::EACCES) => RecordError::NotAllowed { path },
+        source => RecordError::Unusable { path, source },
+    }
 }
 
 /// What is recorded, without holding it.
 ///
 /// # Errors
-/// [`RecordError::Unusable`].
+/// [`RecordError::Unusable`] or [`RecordError::NotAllowed`].
 pub(super) fn read(state_dir: &Path) -> Result<Vec<MadeDomain>, RecordError> {
     Ok(load(&path_in(state_dir))?.domains)
 }
@@ -182,6 +192,15 @@ mod tests {
             r#"{"format":1,"written_by":"0.1.0","domains":[{"uuid":"u","name":"vol","file":"/etc/xen/vol.cfg"}]}"#;
         std::fs::write(path_in(state.path()), text).unwrap();
         assert_eq!(read(state.path()).unwrap(), [made("u")]);
+    }
+
+    #[test]
+    fn one_that_only_root_may_read_is_no_damaged_one() {
+        let of = |error: io::Error| unusable("/s/domains/made.json".into(), error.into()).to_string();
+        let said = of(io::Error::from_raw_os_error(libc::EACCES));
+        assert!(said.ends_with("run this as root") && !said.contains("remove"), "{said}");
+        let said = of(io::Error::new(io::ErrorKind::PermissionDenied, "its mode is 666"));
+        assert!(said.contains("cannot be used"), "{said}");
     }
 
     #[test]
