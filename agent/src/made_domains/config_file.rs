@@ -71,7 +71,10 @@ impl DomainConfig {
         if text.len() as u64 > LONGEST {
             return Err(DomainConfigError::TooLong);
         }
-        if let Some(folder) = file.ancestors().skip(1).find(|folder| is_others(folder)) {
+        // A folder above it may be a symbolic link: then those above where it leads count too.
+        let real = file.canonicalize()?;
+        let mut folders = [file, &real].into_iter().flat_map(|file| file.ancestors().skip(1));
+        if let Some(folder) = folders.find(|folder| is_others(folder)) {
             return Err(DomainConfigError::Replaceable(folder.to_owned()));
         }
         let text = String::from_utf8_lossy(&text);
@@ -89,9 +92,9 @@ impl DomainConfig {
 fn is_others(folder: &Path) -> bool {
     const STICKY: u32 = 0o1000;
     let own = rustix::process::geteuid().as_raw();
-    folder.symlink_metadata().map_or(true, |found| {
+    folder.metadata().map_or(true, |found| {
         let is_open = found.mode() & 0o022 != 0 && found.mode() & STICKY == 0;
-        is_open || found.is_symlink() || (found.uid() != 0 && found.uid() != own)
+        is_open || (found.uid() != 0 && found.uid() != own)
     })
 }
 
@@ -160,6 +163,16 @@ mod tests {
         assert!(refused(&file).contains("others than root can replace it"));
         fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();
         assert!(DomainConfig::read(&file).is_ok(), "as in /tmp");
+        let (open, above) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let through = above.path().join("xen");
+        symlink(open.path(), &through).unwrap();
+        fs::write(open.path().join("vol.cfg"), "name = 'a'").unwrap();
+        assert!(DomainConfig::read(&through.join("vol.cfg")).is_ok(), "a folder may be a link");
+        fs::set_permissions(open.path(), Permissions::from_mode(0o777)).unwrap();
+        assert!(refused(&through.join("vol.cfg")).contains("others than root can replace it"));
+        fs::set_permissions(open.path(), Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(above.path(), Permissions::from_mode(0o777)).unwrap();
+        assert!(refused(&through.join("vol.cfg")).contains("others than root can replace it"));
     }
 
     proptest::proptest! {
