@@ -342,7 +342,7 @@ mod tests {
                 gleaner_test_support::skipped!("{TEST}: no network namespace can be made here: {error}");
                 return;
             }
-            let police = "tc filter add dev lo parent ffff: protocol all prio 1 matchall action pass";
+            let police = "tc filter add dev lo parent ffff: protocol all prio 1 u32 match u32 0 0 classid 1:1";
             if !run("tc qdisc add dev lo root handle 1: tbf rate 1mbit burst 10kb latency 50ms")
                 || !run("tc qdisc add dev lo ingress")
                 || !run(police)

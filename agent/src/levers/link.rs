@@ -215,7 +215,7 @@ mod tests {
                 gleaner_test_support::skipped!("{TEST}: {error}");
                 return;
             }
-            let theirs = "tc filter add dev gl-tap parent ffff: protocol all prio 7 matchall action pass";
+            let theirs = "tc filter add dev gl-tap parent ffff: protocol all prio 7 u32 match u32 0 0 classid 1:1";
             let is_there = || run("tc filter show dev gl-tap parent ffff: | grep -q 'pref 7 '");
             if !run(theirs) || !is_there() {
                 gleaner_test_support::skipped!("{TEST}: tc cannot make a filter here");
@@ -227,6 +227,38 @@ mod tests {
             assert!(is_there());
             assert_eq!(lever.read().unwrap_err().fault(), Fault::Malformed, "all that is left is theirs");
             assert!(!run("tc filter show dev gl-tap parent ffff: | grep -q police"));
+        });
+    }
+
+    #[test]
+    fn gleaners_filter_alone_goes_where_there_are_others_and_else_its_queue() {
+        const TEST: &str = "gleaners_filter_alone_goes_where_there_are_others_and_else_its_queue";
+        in_namespace(TEST, || {
+            // 26476 is the priority of Gleaner's; a kernel without policing has the kind `u32` all the same.
+            let filter = |priority: u32| {
+                let to = "tc filter add dev gl-tap parent ffff: protocol all prio";
+                run(&format!("{to} {priority} u32 match u32 0 0 classid 1:1"))
+            };
+            let there =
+                |priority: u32| run(&format!("tc filter show dev gl-tap parent ffff: | grep -q 'pref {priority} '"));
+            if !run("tc qdisc add dev gl-tap ingress") || !filter(26_476) || !filter(7) {
+                gleaner_test_support::skipped!("{TEST}: tc cannot make a queue and filters here");
+                return;
+            }
+            let lever = LinkLever { interface: "gl-tap".into(), direction: Direction::Transmit };
+            let index = lever.index().unwrap();
+            let release = || TrafficControl::open().unwrap().hold(index, Direction::Transmit, None).unwrap();
+            let shape = || TrafficControl::open().unwrap().shape(index, Direction::Transmit).unwrap();
+            for _ in 0..2 {
+                release();
+                assert!(!there(26_476) && there(7));
+                assert_eq!(shape(), Shape::Foreign("ingress".into()));
+                assert!(!lever.remove_empty().unwrap());
+            }
+            assert!(run("tc filter del dev gl-tap parent ffff: prio 7"));
+            assert_eq!(shape(), Shape::Empty);
+            assert!(lever.remove_empty().unwrap());
+            assert_eq!(shape(), Shape::Default);
         });
     }
 
