@@ -137,7 +137,7 @@ impl NetworkBound {
     ) -> Result<Self, NetworkBoundError> {
         // There may be no interface yet to find out with.
         try_queues()?;
-        Self::start_with(Holder::open(sys, choice, Limiter::Interfaces(interfaces))?, is_active)
+        Self::start_with(Holder::open(sys, choice, Limiter::Interfaces(Box::new(interfaces)))?, is_active)
     }
 
     fn start_with(
@@ -339,7 +339,7 @@ enum Limiter {
         /// None until the first ceiling.
         programs: Option<CgroupLimiter>,
     },
-    Interfaces(Interfaces),
+    Interfaces(Box<Interfaces>),
 }
 
 impl Limiter {

@@ -384,7 +384,7 @@ fn a_guest_whose_tap_has_somebody_elses_queue_is_told_as_not_held() {
     let choice = LinkChoice { names: vec!["lo".to_owned()], capacity: Some(of_mbit(MBIT)) };
     let sys = Path::new("/sys");
     // Not by what first tries both directions: the one that somebody else has will do.
-    let limiter = Limiter::Interfaces(Interfaces::new(sys, Whose::Guest(guest), found.clone()));
+    let limiter = Limiter::Interfaces(Box::new(Interfaces::new(sys, Whose::Guest(guest), found.clone())));
     let bound = NetworkBound::start_with(Holder::open(sys, &choice, limiter).unwrap(), || false).unwrap();
     let is_told = || bound.lacking().is_some_and(|why| why.contains(&name));
     assert!(!is_told(), "nothing is set before the ledger has it");
