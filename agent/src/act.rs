@@ -587,7 +587,7 @@ impl Actor {
         self.events.extend(self.network.iter().flat_map(NetworkBound::take_events));
         self.events.extend(self.disks.iter().flat_map(DiskBound::take_events));
         self.record_found();
-        self.tell_passing_by();
+        self.tell_unheld();
     }
 
     /// Keeps the ledger to what is Gleaner's on the volunteer's domains, and on the interfaces of its guest: a pause of the operator's

@@ -90,7 +90,10 @@ pub fn as_text(Found { facts, volunteer, network, network_required, unmatched, l
     match network {
         Ok(means) => lines.push(format!("a volunteer's network traffic has a ceiling, by {means}")),
         Err(why) => {
-            lines.push(format!("a volunteer's network traffic would have no ceiling, because {}", Chain(why)));
+            lines.push(format!(
+                "a volunteer's network traffic, or a part of it, would have no ceiling, because {}",
+                Chain(why)
+            ));
             lines.push(format!("       costs: {NETWORK_COSTS}"));
             let so = match network_required {
                 true => "act.require has \"network\", so the volunteer is not activated on this host",

@@ -22,6 +22,7 @@ const NEW_QDISC: u16 = 36;
 const DELETE_QDISC: u16 = 37;
 const GET_QDISC: u16 = 38;
 const NEW_FILTER: u16 = 44;
+const DELETE_FILTER: u16 = 45;
 const GET_FILTER: u16 = 46;
 
 const ROOT: u32 = 0xFFFF_FFFF;
@@ -197,6 +198,8 @@ pub(crate) enum Shape {
     Default,
     /// By Gleaner, to this many bytes per second.
     Ours(u64),
+    /// A queue for policing without any filter: Gleaner's if it ended in the midst of setting one, or somebody else's.
+    Empty,
     /// By somebody else's queue or filter of this kind.
     Foreign(String),
 }
@@ -242,15 +245,25 @@ impl TrafficControl {
                 Ok(ours.map_or(Shape::Foreign(queue.kind), Shape::Ours))
             }
             Direction::Transmit => {
-                let filters = self.ask(Message::new(GET_FILTER, DUMP, interface, 0, INGRESS_HANDLE, 0))?;
+                let filters = self.filters(interface)?;
                 // A filter comes with an entry of its priority alone, without options, before it.
-                let mut ours = filters.iter().filter(|filter| filter.info >> 16 == OUR_PRIORITY);
-                match ours.find_map(|filter| police_rate(&filter.options)) {
+                match filters.iter().filter(|filter| is_ours(filter)).find_map(|filter| police_rate(&filter.options)) {
                     Some(rate) => Ok(Shape::Ours(rate)),
+                    None if filters.is_empty() && queue.kind == "ingress" => Ok(Shape::Empty),
                     None => Ok(Shape::Foreign(queue.kind)),
                 }
             }
         }
+    }
+
+    /// Filters on an interface's way in.
+    fn filters(&self, interface: u32) -> io::Result<Vec<Control>> {
+        self.ask(Message::new(GET_FILTER, DUMP, interface, 0, INGRESS_HANDLE, 0))
+    }
+
+    /// Takes away Gleaner's filter alone: others may have added theirs to its queue.
+    fn remove_filter(&self, interface: u32) -> io::Result<()> {
+        self.ask(Message::new(DELETE_FILTER, ACK, interface, 0, INGRESS_HANDLE, our_filter())).map(drop)
     }
 
     /// Holds an interface's traffic in a direction to a rate in bytes per second, or no longer.
@@ -266,13 +279,14 @@ impl TrafficControl {
             (Direction::Transmit, Some(rate)) => {
                 // The kernel does not change such a filter in place: for a moment there is none.
                 if matches!(self.shape(interface, direction)?, Shape::Ours(_)) {
-                    self.hold(interface, direction, None)?;
+                    self.remove_filter(interface)?;
+                } else {
+                    let mut queue = Message::new(NEW_QDISC, ACK | CREATE, interface, INGRESS_HANDLE, INGRESS, 0);
+                    queue.attribute(KIND, b"ingress\0");
+                    self.ask(queue).map_err(unsupported)?;
                 }
-                let mut queue = Message::new(NEW_QDISC, ACK | CREATE, interface, INGRESS_HANDLE, INGRESS, 0);
-                queue.attribute(KIND, b"ingress\0");
-                self.ask(queue).map_err(unsupported)?;
-                let info = OUR_PRIORITY << 16 | u32::from(ALL_PROTOCOLS.to_be());
-                let mut message = Message::new(NEW_FILTER, ACK | CREATE | REPLACE, interface, 1, INGRESS_HANDLE, info);
+                let mut message =
+                    Message::new(NEW_FILTER, ACK | CREATE | REPLACE, interface, 1, INGRESS_HANDLE, our_filter());
                 message.attribute(KIND, b"matchall\0");
                 message.nested(OPTIONS, |options| {
                     options.nested(MATCHALL_ACTION, |actions| actions.nested(1, |action| police(action, rate)));
@@ -284,7 +298,13 @@ impl TrafficControl {
                 }
                 return done.map(drop).map_err(unsupported);
             }
-            (Direction::Transmit, None) => Message::new(DELETE_QDISC, ACK, interface, INGRESS_HANDLE, INGRESS, 0),
+            (Direction::Transmit, None) => {
+                let (ours, others): (Vec<_>, Vec<_>) = self.filters(interface)?.into_iter().partition(is_ours);
+                if !others.is_empty() {
+                    return if ours.is_empty() { Ok(()) } else { self.remove_filter(interface) };
+                }
+                Message::new(DELETE_QDISC, ACK, interface, INGRESS_HANDLE, INGRESS, 0)
+            }
         };
         self.ask(message).map(drop)
     }
@@ -297,6 +317,15 @@ impl TrafficControl {
             _ => Ok(()),
         }
     }
+}
+
+/// Gleaner's filter, as a message names it.
+fn our_filter() -> u32 {
+    OUR_PRIORITY << 16 | u32::from(ALL_PROTOCOLS.to_be())
+}
+
+const fn is_ours(filter: &Control) -> bool {
+    filter.info >> 16 == OUR_PRIORITY
 }
 
 /// What the kernel says where it has no such queue or filter.

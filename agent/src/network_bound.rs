@@ -65,6 +65,7 @@ struct Inner {
     status: NetworkStatus,
     events: Vec<Event>,
     passing_by: Option<String>,
+    unheld: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -136,7 +137,7 @@ impl NetworkBound {
     ) -> Result<Self, NetworkBoundError> {
         // There may be no interface yet to find out with.
         try_queues()?;
-        Self::start_with(Holder::open(sys, choice, Limiter::Interfaces(interfaces))?, is_active)
+        Self::start_with(Holder::open(sys, choice, Limiter::Interfaces(Box::new(interfaces)))?, is_active)
     }
 
     fn start_with(
@@ -158,10 +159,12 @@ impl NetworkBound {
         self.shared.lock().status
     }
 
-    /// What of the volunteer's network no ceiling holds, in words; `None` where nothing is known to pass by it.
+    /// Why a part of the volunteer's network traffic, or all of it, has no ceiling; `None` where all is held as far as known.
     #[must_use]
-    pub fn passing_by(&self) -> Option<String> {
-        self.shared.lock().passing_by.clone()
+    pub fn lacking(&self) -> Option<String> {
+        let inner = self.shared.lock();
+        let all: Vec<&str> = [&inner.passing_by, &inner.unheld].into_iter().flatten().map(String::as_str).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// What happened since the last call.
@@ -271,7 +274,8 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
         let active = is_active();
         let outcome = if active { holder.step(Instant::now()) } else { holder.rest() };
         // What cannot be set either is tried again with the next step; the first error says why.
-        let is_held = outcome.is_ok() || holder.fall_back().is_ok();
+        let unheld = if outcome.is_ok() { None } else { holder.fall_back().err() };
+        let is_held = unheld.is_none();
         let met = holder.limiter.take_met();
         let mut inner = shared.lock();
         let room = EVENTS.saturating_sub(inner.events.len());
@@ -296,6 +300,7 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
             inner.events.push(Event::SensorChanged { sensor: "network bound of the guest".to_owned(), absent });
             inner.passing_by = passing_by;
         }
+        inner.unheld = unheld.map(|error| chain(&error));
         inner.status = NetworkStatus { failing, ..holder.status };
         if inner.quit {
             return;
@@ -334,7 +339,7 @@ enum Limiter {
         /// None until the first ceiling.
         programs: Option<CgroupLimiter>,
     },
-    Interfaces(Interfaces),
+    Interfaces(Box<Interfaces>),
 }
 
 impl Limiter {
@@ -466,8 +471,12 @@ impl Holder {
 
     /// The volunteer does not run: the law begins anew.
     fn rest(&mut self) -> Result<(), NetworkBoundError> {
+        self.law.reset();
+        self.last = None;
+        // Nothing is set on what is the volunteer's no longer.
+        let followed = self.attach_again();
         self.fall_back()?;
-        self.attach_again()
+        followed
     }
 
     /// To the least ceiling.

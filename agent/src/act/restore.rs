@@ -212,10 +212,14 @@ fn put_back(records: &[Record]) -> (RestoreReport, Vec<AnyLever>) {
                 found: current.to_string(),
             }),
             Err(error) if error.fault() == Fault::Absent => {}
-            Err(error) => {
-                report.fail(&record.lever, record.original.to_string(), &error);
-                kept.push(record.lever.clone());
-            }
+            Err(error) => match leave_link(&record.lever, &record.original, &error) {
+                Some(Ok(())) => report.restored += 1,
+                Some(Err(theirs)) => report.foreign.push(theirs),
+                None => {
+                    report.fail(&record.lever, record.original.to_string(), &error);
+                    kept.push(record.lever.clone());
+                }
+            },
         }
     }
     // One by one: a lever that cannot be put back is no reason to undo those that were.
@@ -234,6 +238,21 @@ fn put_back(records: &[Record]) -> (RestoreReport, Vec<AnyLever>) {
     (report, kept)
 }
 
+/// What becomes of an interface that holds no queue of Gleaner's: one for policing that an agent was killed before it finished
+/// is removed, any other is left to whoever made it. `None` where that is not what the error says, or it cannot be removed.
+fn leave_link(lever: &AnyLever, original: &LeverValue, error: &LeverError) -> Option<Result<(), ForeignWrite>> {
+    let AnyLever::Link(link) = lever else { return None };
+    if !matches!(error, LeverError::Malformed { .. }) {
+        return None;
+    }
+    let (knob, expected) = (lever.to_string(), original.to_string());
+    match link.remove_empty() {
+        Ok(true) => Some(Ok(())),
+        Ok(false) => Some(Err(ForeignWrite { knob, expected, found: chain(error) })),
+        Err(_) => None,
+    }
+}
+
 /// A step failed: what of it is reported, and the lever if it has to be tried again.
 fn not_put_back(report: &mut RestoreReport, step: Step, error: LeverError) -> Option<AnyLever> {
     match error {
@@ -244,8 +263,16 @@ fn not_put_back(report: &mut RestoreReport, step: Step, error: LeverError) -> Op
             None
         }
         error => {
-            report.fail(&step.lever, step.to.to_string(), &error);
-            Some(step.lever)
+            // Gleaner's part of a queue was taken away, and what others have added to it is left.
+            match leave_link(&step.lever, &step.to, &error) {
+                Some(Ok(())) => report.restored += 1,
+                Some(Err(theirs)) => report.foreign.push(theirs),
+                None => {
+                    report.fail(&step.lever, step.to.to_string(), &error);
+                    return Some(step.lever);
+                }
+            }
+            None
         }
     }
 }
@@ -300,6 +327,39 @@ mod tests {
 
     fn record(lever: AnyLever, original: LeverValue, ours: LeverValue) -> Record {
         Record { target: Target::Volunteer, lever, original, ours: vec![ours] }
+    }
+
+    #[test]
+    fn queues_of_others_on_an_interface_are_left_and_unfinished_ones_of_gleaners_removed() {
+        const TEST: &str = "queues_of_others_on_an_interface_are_left_and_unfinished_ones_of_gleaners_removed";
+        let run = |line: &str| std::process::Command::new("sh").args(["-c", line]).status().unwrap().success();
+        let records = [Direction::Receive, Direction::Transmit].map(|direction| {
+            let lever = AnyLever::Link(LinkLever { interface: "lo".to_owned(), direction });
+            Record { target: Target::Volunteer, lever, original: LeverValue::Rate(None), ours: Vec::new() }
+        });
+        let work = move || {
+            if let Err(error) = crate::netlink::own_namespace() {
+                gleaner_test_support::skipped!("{TEST}: no network namespace can be made here: {error}");
+                return;
+            }
+            let police = "tc filter add dev lo parent ffff: protocol all prio 1 u32 match u32 0 0 classid 1:1";
+            if !run("tc qdisc add dev lo root handle 1: tbf rate 1mbit burst 10kb latency 50ms")
+                || !run("tc qdisc add dev lo ingress")
+                || !run(police)
+            {
+                gleaner_test_support::skipped!("{TEST}: tc cannot make a queue here");
+                return;
+            }
+            let (report, kept) = put_back(&records);
+            assert_eq!((report.failed.len(), report.foreign.len(), kept.len()), (0, 2, 0), "{report:?}");
+            assert!(run("tc filter show dev lo parent ffff: | grep -q 'pref 1 '"), "theirs stays");
+            // As after an agent that was killed between its queue and its filter.
+            assert!(run("tc qdisc del dev lo ingress && tc qdisc add dev lo ingress"));
+            let (report, kept) = put_back(&records[1..]);
+            assert_eq!((report.failed.len(), report.foreign.len(), kept.len()), (0, 0, 0), "{report:?}");
+            assert_eq!(records[1].lever.read().unwrap(), LeverValue::Rate(None));
+        };
+        std::thread::spawn(work).join().unwrap();
     }
 
     #[test]

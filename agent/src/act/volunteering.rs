@@ -78,12 +78,13 @@ impl Actor {
         self.volunteer_command = Some(VolunteerCommand::new(program, tmp));
     }
 
-    /// Keeps what is told of the network bound to what of a guest's network passes by its taps now.
-    pub(super) fn tell_passing_by(&mut self) {
+    /// Keeps what is told of the network bound to what is held now: a part of a guest's network may pass by its taps, and a queue
+    /// that cannot be set holds nothing.
+    pub(super) fn tell_unheld(&mut self) {
         let Some(network) = &self.network else { return };
         self.unbounded.retain(|(bound, _)| *bound != Bound::Network);
-        let passing_by = network.passing_by().map(|what| NetworkBoundError::PassingBy(what).to_string());
-        self.unbounded.extend(passing_by.map(|why| (Bound::Network, why)));
+        let lacking = network.lacking();
+        self.unbounded.extend(lacking.map(|why| (Bound::Network, why)));
     }
 
     /// Puts a ceiling on the volunteer's network traffic, or says why it has none.
@@ -109,16 +110,14 @@ impl Actor {
         };
         match held {
             Ok(network) => {
-                let passing_by = network.passing_by();
+                let lacking = network.lacking();
                 self.network = Some(network);
                 // So that a guest's taps may be held before it runs.
                 self.record_found();
-                self.levers.weaknesses.extend(passing_by.map(|what| {
-                    format!(
-                        "a part of the volunteer's network traffic has no ceiling, because {}",
-                        NetworkBoundError::PassingBy(what)
-                    )
-                }));
+                self.levers.weaknesses.extend(
+                    lacking
+                        .map(|why| format!("a part of the volunteer's network traffic has no ceiling, because {why}")),
+                );
             }
             Err(error) => {
                 let reason = chain(&error);

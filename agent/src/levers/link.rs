@@ -36,10 +36,31 @@ impl LinkLever {
         format!("what the guest behind `{}` {way}", self.interface)
     }
 
-    fn index(&self) -> io::Result<u32> {
+    /// The interface's number now: another one of this name has another.
+    pub(crate) fn index(&self) -> io::Result<u32> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(name_to_index(&socket, &self.interface)?)
     }
+
+    fn foreign(&self, kind: String) -> LeverError {
+        let expected = "a queue of Gleaner's or the kernel's own; remove that queue to let Gleaner shape it";
+        LeverError::Malformed { what: self.what(), text: kind, expected }
+    }
+
+    /// Removes a queue for policing without a filter. True if there was one.
+    pub(crate) fn remove_empty(&self) -> io::Result<bool> {
+        let (index, control) = (self.index()?, TrafficControl::open()?);
+        if control.shape(index, self.direction)? != Shape::Empty {
+            return Ok(false);
+        }
+        control.hold(index, self.direction, None)?;
+        Ok(true)
+    }
+}
+
+/// Any other error says nothing of the interface, such as that this process has too many files open.
+fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENODEV)
 }
 
 /// Kinds of this lever.
@@ -101,7 +122,7 @@ impl Lever for LinkLever {
     }
 
     fn exists(&self) -> bool {
-        self.index().is_ok()
+        !self.index().is_err_and(|error| is_gone(&error))
     }
 
     fn read(&self) -> Result<LeverValue, LeverError> {
@@ -109,11 +130,8 @@ impl Lever for LinkLever {
         match shape.map_err(|source| LeverError::Read { what: self.what(), source })? {
             Shape::Default => Ok(LeverValue::Rate(None)),
             Shape::Ours(rate) => Ok(LeverValue::Rate(Some(rate))),
-            Shape::Foreign(kind) => Err(LeverError::Malformed {
-                what: self.what(),
-                text: kind,
-                expected: "a queue of Gleaner's or the kernel's own; remove that queue to let Gleaner shape it",
-            }),
+            Shape::Empty => Err(self.foreign("ingress".to_owned())),
+            Shape::Foreign(kind) => Err(self.foreign(kind)),
         }
     }
 
@@ -178,6 +196,69 @@ mod tests {
                 lever.set(LeverValue::Rate(None)).unwrap();
                 lever.set(LeverValue::Rate(None)).unwrap();
             }
+        });
+    }
+
+    #[test]
+    fn an_interface_is_gone_only_if_the_kernel_says_so() {
+        let gone = LinkLever { interface: "no-such".into(), direction: Direction::Receive };
+        assert!(!gone.exists());
+        assert!(![libc::EMFILE, libc::ENOBUFS, libc::ENOMEM].map(io::Error::from_raw_os_error).iter().any(is_gone));
+    }
+
+    #[test]
+    fn filters_that_others_added_outlive_gleaners() {
+        const TEST: &str = "filters_that_others_added_outlive_gleaners";
+        in_namespace(TEST, || {
+            let lever = lever(Direction::Transmit);
+            if let Err(error) = lever.set(LeverValue::Rate(Some(125_000))) {
+                gleaner_test_support::skipped!("{TEST}: {error}");
+                return;
+            }
+            let theirs = "tc filter add dev gl-tap parent ffff: protocol all prio 7 u32 match u32 0 0 classid 1:1";
+            let is_there = || run("tc filter show dev gl-tap parent ffff: | grep -q 'pref 7 '");
+            if !run(theirs) || !is_there() {
+                gleaner_test_support::skipped!("{TEST}: tc cannot make a filter here");
+                return;
+            }
+            lever.set(LeverValue::Rate(Some(250_000))).unwrap();
+            assert!(is_there(), "a change is of Gleaner's filter");
+            lever.write(LeverValue::Rate(None)).unwrap();
+            assert!(is_there());
+            assert_eq!(lever.read().unwrap_err().fault(), Fault::Malformed, "all that is left is theirs");
+            assert!(!run("tc filter show dev gl-tap parent ffff: | grep -q police"));
+        });
+    }
+
+    #[test]
+    fn gleaners_filter_alone_goes_where_there_are_others_and_else_its_queue() {
+        const TEST: &str = "gleaners_filter_alone_goes_where_there_are_others_and_else_its_queue";
+        in_namespace(TEST, || {
+            // 26476 is the priority of Gleaner's; a kernel without policing has the kind `u32` all the same.
+            let filter = |priority: u32| {
+                let to = "tc filter add dev gl-tap parent ffff: protocol all prio";
+                run(&format!("{to} {priority} u32 match u32 0 0 classid 1:1"))
+            };
+            let there =
+                |priority: u32| run(&format!("tc filter show dev gl-tap parent ffff: | grep -q 'pref {priority} '"));
+            if !run("tc qdisc add dev gl-tap ingress") || !filter(26_476) || !filter(7) {
+                gleaner_test_support::skipped!("{TEST}: tc cannot make a queue and filters here");
+                return;
+            }
+            let lever = LinkLever { interface: "gl-tap".into(), direction: Direction::Transmit };
+            let index = lever.index().unwrap();
+            let release = || TrafficControl::open().unwrap().hold(index, Direction::Transmit, None).unwrap();
+            let shape = || TrafficControl::open().unwrap().shape(index, Direction::Transmit).unwrap();
+            for _ in 0..2 {
+                release();
+                assert!(!there(26_476) && there(7));
+                assert_eq!(shape(), Shape::Foreign("ingress".into()));
+                assert!(!lever.remove_empty().unwrap());
+            }
+            assert!(run("tc filter del dev gl-tap parent ffff: prio 7"));
+            assert_eq!(shape(), Shape::Empty);
+            assert!(lever.remove_empty().unwrap());
+            assert_eq!(shape(), Shape::Default);
         });
     }
 

@@ -48,8 +48,8 @@ pub(crate) enum NetworkBoundError {
     /// The volunteer is a guest, whose process is no more.
     #[error("the guest has ended")]
     GuestEnded,
-    /// The volunteer is a guest, not all of whose network is taps of this host.
-    #[error("not all of the guest's network is taps of this host: {0}; give the guest a tap instead")]
+    /// The volunteer is a guest, some of whose network no tap holds; why, in full.
+    #[error("{0}")]
     PassingBy(String),
     /// The volunteer is held by other means than cgroups.
     #[error("the volunteer is not in a cgroup")]

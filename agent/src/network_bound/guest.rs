@@ -70,6 +70,7 @@ pub(crate) struct GuestNetwork {
     taps: Taps,
     scans: u32,
     scanned: Option<Instant>,
+    ended: bool,
     /// Of the command line and of open files that are no taps.
     others: Vec<PassingBy>,
 }
@@ -79,7 +80,7 @@ impl GuestNetwork {
     pub(crate) fn of(roots: &Roots, pid: i32) -> Option<Self> {
         let process = identify(&roots.proc, pid)?;
         let (taps, others) = (Taps::new(pid), Vec::new());
-        Some(Self { roots: roots.clone(), process, taps, scans: 0, scanned: None, others })
+        Some(Self { roots: roots.clone(), process, taps, scans: 0, scanned: None, ended: false, others })
     }
 
     /// Names of the taps that may be limited, where it is time to look; none once the guest has ended.
@@ -91,6 +92,7 @@ impl GuestNetwork {
         let (proc, pid) = (&self.roots.proc, self.process.pid);
         if identify(proc, pid) != Some(self.process) {
             self.others.clear();
+            self.ended = true;
             self.taps = Taps::new(pid);
             return Some(Vec::new());
         }
@@ -111,13 +113,25 @@ impl GuestNetwork {
         self.scanned = None;
     }
 
-    /// What passes by the taps, in words; `None` where nothing is known to.
+    /// It has this tap open, though that may not be one to limit.
+    pub(super) fn has(&self, tap: &str) -> bool {
+        self.taps.names().iter().any(|name| name == tap)
+    }
+
+    /// Why something passes by the taps, or will; `None` where nothing is known to.
     pub(super) fn passing_by(&self) -> Option<String> {
+        if self.ended {
+            // A guest that is started anew is another process, in another cgroup.
+            return Some("the guest has ended, and no other is held; restart the agent once it runs again".to_owned());
+        }
         let here = self.taps.to_limit();
         let elsewhere = self.taps.names().into_iter().filter(|tap| !here.contains(tap)).map(PassingBy::Elsewhere);
         let all: Vec<String> =
             self.others.iter().cloned().chain(elsewhere).take(MAX_NAMED).map(|way| way.to_string()).collect();
-        (!all.is_empty()).then(|| all.join("; "))
+        let all = all.join("; ");
+        (!all.is_empty()).then(|| {
+            format!("not all of the guest's network is taps of this host: {all}; give the guest a tap instead")
+        })
     }
 }
 
@@ -274,6 +288,7 @@ mod tests {
         assert_eq!(guest.taps(now), None, "not looked at yet");
         fs::write(root.path().join("7/stat"), stat(6)).unwrap();
         assert_eq!(guest.taps(now + SCAN_PERIOD), Some(Vec::new()));
-        assert_eq!(guest.passing_by(), None, "another process of that number");
+        let told = guest.passing_by().unwrap();
+        assert!(told.contains("has ended") && !told.contains("`user`"), "another process of that number: {told}");
     }
 }

@@ -6,6 +6,7 @@
 //! Changing a queue interrupts it, so a small change, or a rise soon after another, is not written. What stays is read back from
 //! time to time: whoever makes an interface anew takes its queue away.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -100,8 +101,42 @@ impl Way {
 #[derive(Debug)]
 struct Interface {
     name: String,
+    /// Its number; `None` if it was not there.
+    index: Option<u32>,
     ways: Directions<Way>,
     reader: InterfaceReader,
+}
+
+impl Interface {
+    fn new(sys: &Path, name: String) -> Self {
+        let ways =
+            Directions { sent: Way::new(&name, Direction::Transmit), received: Way::new(&name, Direction::Receive) };
+        Self { index: index_of(&name).ok(), reader: InterfaceReader::new(sys, &name), ways, name }
+    }
+
+    /// The interface of this name is another one now, which nobody has said is the volunteer's.
+    fn is_another(&self) -> bool {
+        index_of(&self.name).is_ok_and(|now| self.index != Some(now))
+    }
+
+    /// Takes Gleaner's queues away. What is somebody else's, or on another interface of that name, is left.
+    fn give_back(&self) -> Result<(), LeverError> {
+        for way in [&self.ways.sent, &self.ways.received] {
+            if way.in_force().is_none() || self.is_another() {
+                continue;
+            }
+            match way.managed.lever.write(way.managed.original.clone()) {
+                Ok(()) | Err(LeverError::Malformed { .. }) => {}
+                Err(error) if error.fault() == Fault::Absent => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn index_of(name: &str) -> io::Result<u32> {
+    LinkLever { interface: name.to_owned(), direction: Direction::Receive }.index()
 }
 
 /// Whose the interfaces are.
@@ -120,13 +155,15 @@ pub(super) struct Interfaces {
     whose: Whose,
     found: FoundLevers,
     held: Vec<Interface>,
+    /// Those that the guest has no longer, whose queues could not be taken away yet.
+    left: Vec<Interface>,
     /// Foreign writes that nobody has fetched yet: at most one of each direction.
     met: Vec<ForeignWrite>,
 }
 
 impl Interfaces {
     pub(super) fn new(sys: &Path, whose: Whose, found: FoundLevers) -> Self {
-        Self { sys: sys.to_owned(), whose, found, held: Vec::new(), met: Vec::new() }
+        Self { sys: sys.to_owned(), whose, found, held: Vec::new(), left: Vec::new(), met: Vec::new() }
     }
 
     /// Looks which there are now, of a guest not each time. True if they have changed.
@@ -135,25 +172,32 @@ impl Interfaces {
             Whose::Domains => Some(of_domains(&self.sys, &xen::watched().iter().map(|run| run.id).collect::<Vec<_>>())),
             Whose::Guest(guest) => guest.taps(now),
         };
-        there.is_some_and(|there| self.take(there))
+        let changed = there.is_some_and(|there| self.take(there));
+        // It may be another guest's by now: to it the ceiling would be a harm.
+        self.left.retain(|own| own.give_back().is_err());
+        changed
     }
 
     fn take(&mut self, mut there: Vec<String>) -> bool {
         there.truncate(MOST);
         there.sort_unstable();
-        if there.iter().eq(self.held.iter().map(|own| &own.name)) {
+        let is_same = there.iter().eq(self.held.iter().map(|own| &own.name));
+        if is_same && !self.held.iter().any(Interface::is_another) {
             return false;
         }
-        self.held.retain(|own| there.contains(&own.name));
+        let is_kept = |own: &Interface| there.contains(&own.name) && !own.is_another();
+        let (kept, dropped): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(is_kept);
+        self.held = kept;
+        // An interface of a domain bears its number, and goes with it.
+        if let Whose::Guest(guest) = &self.whose {
+            self.left.extend(dropped.into_iter().filter(|own| !guest.has(&own.name)));
+        }
+        self.left.retain(|own| !there.contains(&own.name));
+        self.left.truncate(MOST);
         for name in there {
-            if self.held.iter().any(|own| own.name == name) {
-                continue;
+            if !self.held.iter().any(|own| own.name == name) {
+                self.held.push(Interface::new(&self.sys, name));
             }
-            let ways = Directions {
-                sent: Way::new(&name, Direction::Transmit),
-                received: Way::new(&name, Direction::Receive),
-            };
-            self.held.push(Interface { reader: InterfaceReader::new(&self.sys, &name), ways, name });
         }
         self.held.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let records = self.held.iter().flat_map(|own| [own.ways.sent.record(), own.ways.received.record()]);
@@ -207,6 +251,13 @@ impl Interfaces {
         let part = ceiling.map(|rate| (rate / parts).max(1));
         let mut result = Ok(());
         for own in &mut self.held {
+            if own.is_another() {
+                // Whose it is shows the next search.
+                if let Whose::Guest(guest) = &mut self.whose {
+                    guest.scan_soon();
+                }
+                continue;
+            }
             for (way, rate) in [(&mut own.ways.sent, part.sent), (&mut own.ways.received, part.received)] {
                 if !self.found.is_recorded(&way.managed.lever) {
                     continue;
@@ -376,5 +427,48 @@ mod tests {
         drop(tap);
         assert!(interfaces.follow(now + CHECK_PERIOD), "the interface went with the file");
         assert!(interfaces.held.iter().all(|own| own.name != name));
+    }
+
+    #[test]
+    fn a_tap_that_leaves_the_guest_loses_its_queues_and_another_of_its_name_gets_none() {
+        const TEST: &str = "a_tap_that_leaves_the_guest_loses_its_queues_and_another_of_its_name_gets_none";
+        let run = |line: &str| std::process::Command::new("sh").args(["-c", line]).status().unwrap().success();
+        let work = move || {
+            let add = "ip tuntap add gl-left mode tap";
+            if let Err(error) = netlink::own_namespace().and_then(|()| netlink::probe(Direction::Receive)) {
+                gleaner_test_support::skipped!("{TEST}: no queue can be made here: {error}");
+                return;
+            }
+            if !run(add) {
+                gleaner_test_support::skipped!("{TEST}: no tap can be made here (ip, /dev/net/tun)");
+                return;
+            }
+            // A guest that does not have the tap open: what it has is said by `take`.
+            let guest =
+                GuestNetwork::of(&crate::roots::Roots::default(), i32::try_from(std::process::id()).unwrap()).unwrap();
+            let found = FoundLevers::default();
+            let mut interfaces = Interfaces::new(Path::new("/sys"), Whose::Guest(guest), found.clone());
+            let lever = AnyLever::Link(LinkLever { interface: "gl-left".to_owned(), direction: Direction::Receive });
+            let (now, ceiling) = (Instant::now(), Directions { sent: 1_000_000, received: 1_000_000 });
+            let hold = |interfaces: &mut Interfaces| {
+                assert!(interfaces.take(vec!["gl-left".to_owned()]));
+                found.was_recorded(&found.records());
+                // Fails where policing cannot be had; the other direction is held.
+                _ = interfaces.set(ceiling, now);
+                assert_eq!(lever.read().unwrap(), LeverValue::Rate(Some(1_000_000)));
+            };
+            hold(&mut interfaces);
+            assert!(interfaces.take(Vec::new()));
+            interfaces.left.retain(|own| own.give_back().is_err());
+            assert!(interfaces.left.is_empty());
+            assert_eq!(lever.read().unwrap(), LeverValue::Rate(None), "it may be another guest's");
+
+            hold(&mut interfaces);
+            assert!(run("ip link del gl-left") && run("ip link add gl-spare type bridge") && run(add));
+            _ = interfaces.set(ceiling, now + CHECK_PERIOD);
+            assert_eq!(lever.read().unwrap(), LeverValue::Rate(None), "another interface of that name");
+            assert!(interfaces.take(vec!["gl-left".to_owned()]), "taken as a new one");
+        };
+        std::thread::spawn(work).join().unwrap();
     }
 }

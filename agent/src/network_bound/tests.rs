@@ -355,6 +355,51 @@ fn a_missing_ceiling_is_reported() {
     assert!(matches!(of(groups, &[], &both), Err(NetworkBoundError::NotInCgroup)));
 }
 
+/// Not a test of its own: a process that holds a tap open. Ends with its standard input.
+#[test]
+fn holds_a_tap() {
+    let Ok(name) = std::env::var(ROLE) else { return };
+    let Ok(_tap) = crate::sense::claims_tests::open_tap(&name) else { return };
+    println!("open");
+    _ = io::stdin().lines().count();
+}
+
+#[test]
+fn a_guest_whose_tap_has_somebody_elses_queue_is_told_as_not_held() {
+    const TEST: &str = "a_guest_whose_tap_has_somebody_elses_queue_is_told_as_not_held";
+    let name = format!("glq{}", std::process::id() % 1_000_000);
+    let mut child = program("holds_a_tap", &name, &[]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let pid = i32::try_from(child.id()).unwrap();
+    let _guest = Running(child);
+    // It ends without that line where it may have no tap.
+    let is_open = lines.any(|line| line.is_ok_and(|line| line.contains("open")));
+    let foreign = format!("tc qdisc add dev {name} root handle 1: tbf rate 1mbit burst 10kb latency 50ms");
+    if !is_open || netlink::probe(Direction::Receive).is_err() || run(&foreign).is_err() {
+        gleaner_test_support::skipped!("{TEST}: no tap, or no queue, can be made here");
+        return;
+    }
+    let found = FoundLevers::default();
+    let guest = GuestNetwork::of(&crate::roots::Roots::default(), pid).unwrap();
+    let choice = LinkChoice { names: vec!["lo".to_owned()], capacity: Some(of_mbit(MBIT)) };
+    let sys = Path::new("/sys");
+    // Not by what first tries both directions: the one that somebody else has will do.
+    let limiter = Limiter::Interfaces(Box::new(Interfaces::new(sys, Whose::Guest(guest), found.clone())));
+    let bound = NetworkBound::start_with(Holder::open(sys, &choice, limiter).unwrap(), || false).unwrap();
+    let is_told = || bound.lacking().is_some_and(|why| why.contains(&name));
+    assert!(!is_told(), "nothing is set before the ledger has it");
+    let records = found.records();
+    assert_eq!(records.len(), 2);
+    found.was_recorded(&records);
+    eventually("a reason", is_told);
+    if try_queues().is_err() {
+        gleaner_test_support::skipped!("{TEST}: no policing can be made here, so that it stays so");
+        return;
+    }
+    run(&format!("tc qdisc del dev {name} root")).unwrap();
+    eventually("a ceiling", || !is_told());
+}
+
 #[test]
 fn a_host_without_queues_has_no_ceiling_on_domains() {
     // A thread that may change no network stands for a kernel without such queues.
