@@ -35,6 +35,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("this kernel has no such queue", "the machine's kernel has no policing; the hosts of the lab do"),
     ("no queue can be made here", "the machine's kernel has no policing; the hosts of the lab do"),
     ("this kernel has no policing", "the hosts of the lab have it"),
+    ("no policing can be made here", "the machine's kernel has none; the hosts of the lab do"),
     ("a_ceiling_on_what_a_guest_receives_bites: ", "no policing in this kernel; the hosts of the lab have it"),
     ("there is one CPU", "the machine's size"),
     ("it fills the host", "the machine is too large to be filled; the version 2 host is small"),
