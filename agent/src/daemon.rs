@@ -312,7 +312,7 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
         None => {
             let (mut config, keys) = Config::with_keys(&Source::read(&arguments.config)?)?;
             config.act |= arguments.act;
-            let unusable = &config.volunteer_domains.unusable;
+            let unusable = config.volunteer_domains.unusable.clone();
             if arguments.check {
                 let of_file = |file| note(format_args!("{}: {file}", arguments.config.display()));
                 unusable.iter().for_each(of_file);
@@ -325,8 +325,16 @@ fn dispatch(arguments: Arguments, keeper_prefix: &[&str]) -> anyhow::Result<Exit
                 }
                 return Ok(ExitCode::SUCCESS);
             }
-            for file in unusable {
-                warn!("{file}; it is awaited as a domain that is not there");
+            for file in &unusable {
+                warn!("{file}");
+                let made = made_domains::last_made_from(&file.file, &config.state_dir);
+                let made = made.inspect_err(|error| warn!(error = %Chain(error), "made domains are not known"));
+                let names = &mut config.volunteer_domains.names;
+                let own = names.iter_mut().find(|name| Path::new(name) == file.file);
+                if let (Some(own), Ok(Some(uuid))) = (own, made) {
+                    info!(uuid, "the domain that was made from it is held");
+                    *own = uuid;
+                }
             }
             info!(?config, "effective config");
             let reloader = Reloader { file: arguments.config, running: Running::new(keys, AT_RUN_TIME) };

@@ -201,8 +201,11 @@ fn end_by(toolstack: &Toolstack, state_dir: &Path, reboot: Duration) -> Result<V
         return Ok(told);
     }
     absent = end_those_there(toolstack, absent, &mut record, deadline, &mut told)?;
-    if !absent.is_empty() {
-        thread::sleep(reboot.min(deadline.saturating_duration_since(Instant::now())));
+    let is_told = |made: &MadeDomain| told.iter().any(|told: &Told| told.name == made.name);
+    let left = deadline.saturating_duration_since(Instant::now());
+    // A name that was told is that of a later one; without time left nothing more can be learnt.
+    if !absent.iter().all(is_told) && left > reboot {
+        thread::sleep(reboot);
         match end_those_there(toolstack, absent.clone(), &mut record, deadline, &mut told) {
             Ok(rest) => absent = rest,
             // What was destroyed is told all the same.
@@ -272,6 +275,14 @@ fn destroy(toolstack: &Toolstack, uuid: &str, deadline: Instant) -> Result<bool,
 /// [`RecordError`] when that cannot be read.
 pub(crate) fn has_made(state_dir: &Path) -> Result<bool, RecordError> {
     Ok(!record::read(state_dir)?.is_empty())
+}
+
+/// The UUID of the domain that was last made from a file, by which it is held also where the file cannot be used any more.
+///
+/// # Errors
+/// [`RecordError`] when that cannot be read.
+pub(crate) fn last_made_from(file: &Path, state_dir: &Path) -> Result<Option<String>, RecordError> {
+    Ok(record::read(state_dir)?.into_iter().rev().find(|made| made.file == file).map(|made| made.uuid))
 }
 
 /// What would become of the domains of these files, in sentences. `acts`: the host does not only observe. Nothing is changed.

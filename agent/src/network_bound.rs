@@ -501,8 +501,8 @@ impl Holder {
         let (volunteer, dropped) = self.limiter.counted(&mut self.buffer)?;
         self.status.dropped_bytes = dropped;
         let last = self.last.replace(Counters { at: now, links, volunteer });
-        // The first sample only starts an interval.
-        let Some(last) = last else { return Ok(()) };
+        // The first sample only starts an interval; what cannot be set is told at each step.
+        let Some(last) = last else { return self.set(self.law.ceiling(self.links.capacity())) };
         let interval_s = now.duration_since(last.at).as_secs_f64();
         let rate = |now: u64, before: u64| {
             let bytes = now.checked_sub(before).ok_or(NetworkBoundError::CounterWentBack)?;

@@ -15,7 +15,7 @@ const MOST: usize = 16;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolunteerDomains {
     /// Names and UUIDs of all of them. The path of a file that cannot be used stands for the name that nobody knows, so that it is
-    /// awaited as one that is not there.
+    /// awaited as one that is not there, unless a domain was made from it before.
     pub names: Vec<String>,
     /// Those that Gleaner makes.
     pub configs: Vec<DomainConfig>,

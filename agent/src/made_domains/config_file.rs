@@ -17,6 +17,8 @@ const LONGEST_NAME: usize = 64;
 pub struct DomainConfig {
     /// Its config file.
     pub file: PathBuf,
+    /// Where that is, without symbolic links: what `xl` reads.
+    pub real: PathBuf,
     /// Its name.
     pub name: String,
     /// The file says a weight; without one it would be made with that of its neighbours.
@@ -66,16 +68,18 @@ impl DomainConfig {
         if !file.is_absolute() {
             return Err(DomainConfigError::Relative);
         }
+        // Folders above it may be symbolic links; then those above where they lead count too.
+        let folder = file.parent().unwrap_or(file).canonicalize()?;
+        let real = file.file_name().map_or_else(|| folder.clone(), |name| folder.join(name));
         let mut text = Vec::new();
-        trust::open_file(file)?.take(LONGEST + 1).read_to_end(&mut text)?;
+        trust::open_file(&real)?.take(LONGEST + 1).read_to_end(&mut text)?;
         if text.len() as u64 > LONGEST {
             return Err(DomainConfigError::TooLong);
         }
-        // A folder above it may be a symbolic link: then those above where it leads count too.
-        let real = file.canonicalize()?;
-        let mut folders = [file, &real].into_iter().flat_map(|file| file.ancestors().skip(1));
-        if let Some(folder) = folders.find(|folder| is_others(folder)) {
-            return Err(DomainConfigError::Replaceable(folder.to_owned()));
+        let folders = [file, &real].into_iter().flat_map(|file| file.ancestors().skip(1));
+        let others = folders.into_iter().find(|folder| is_others(folder)).map(Path::to_owned);
+        if let Some(folder) = others {
+            return Err(DomainConfigError::Replaceable(folder));
         }
         let text = String::from_utf8_lossy(&text);
         let name = value(&text, "name").and_then(quoted).ok_or(DomainConfigError::NoName)?;
@@ -84,7 +88,8 @@ impl DomainConfig {
         if name.len() > LONGEST_NAME || is_number || !name.bytes().all(is_plain) {
             return Err(DomainConfigError::BadName(name.chars().take(LONGEST_NAME).collect()));
         }
-        Ok(Self { file: file.to_owned(), name: name.to_owned(), has_weight: value(&text, "cpu_weight").is_some() })
+        let has_weight = value(&text, "cpu_weight").is_some();
+        Ok(Self { file: file.to_owned(), real, name: name.to_owned(), has_weight })
     }
 }
 

@@ -40,7 +40,8 @@ impl Bed {
     }
 
     fn config(&self, name: &str) -> DomainConfig {
-        DomainConfig { file: self.file(&format!("{name}.cfg")), name: name.to_owned(), has_weight: false }
+        let file = self.file(&format!("{name}.cfg"));
+        DomainConfig { real: file.clone(), file, name: name.to_owned(), has_weight: false }
     }
 
     fn make(&self, names: &[&str]) -> Vec<String> {

@@ -77,7 +77,7 @@ impl Toolstack {
 
     /// Makes a domain of this UUID, whatever the file says of that. Without a weight in the file it has the least.
     pub(super) fn create(&self, config: &DomainConfig, uuid: &str, within: Duration) -> Result<(), ToolstackError> {
-        let file = config.file.to_string_lossy();
+        let file = config.real.to_string_lossy();
         let (name, uuid) = (format!("name=\"{}\"", config.name), format!("uuid=\"{uuid}\""));
         let mut words = vec!["create", "-q", &*file, &name, &uuid];
         if !config.has_weight {

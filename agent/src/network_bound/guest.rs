@@ -90,12 +90,19 @@ impl GuestNetwork {
         }
         self.scanned = Some(now);
         let (proc, pid) = (&self.roots.proc, self.process.pid);
-        if identify(proc, pid) != Some(self.process) {
-            self.others.clear();
-            self.ended = true;
-            self.taps = Taps::new(pid);
-            return Some(Vec::new());
+        match identify(proc, pid) {
+            Some(process) if process == self.process => {}
+            // It cannot be told now: what is held stays held.
+            None if proc.join(pid.to_string()).exists() => return None,
+            _ => {
+                self.others.clear();
+                self.ended = true;
+                self.taps = Taps::new(pid);
+                return Some(Vec::new());
+            }
         }
+        // All of its files: one that was plugged has no ceiling until it is found.
+        self.taps = Taps::new(pid);
         self.taps.rescan(proc);
         if self.scans.is_multiple_of(SCANS_BETWEEN) {
             self.others = open_others(&self.roots, pid);

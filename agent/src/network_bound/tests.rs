@@ -385,7 +385,7 @@ fn a_guest_whose_tap_has_somebody_elses_queue_is_told_as_not_held() {
     let sys = Path::new("/sys");
     // Not by what first tries both directions: the one that somebody else has will do.
     let limiter = Limiter::Interfaces(Box::new(Interfaces::new(sys, Whose::Guest(guest), found.clone())));
-    let bound = NetworkBound::start_with(Holder::open(sys, &choice, limiter).unwrap(), || false).unwrap();
+    let bound = NetworkBound::start_with(Holder::open(sys, &choice, limiter).unwrap(), || true).unwrap();
     let is_told = || bound.lacking().is_some_and(|why| why.contains(&name));
     assert!(!is_told(), "nothing is set before the ledger has it");
     let records = found.records();

@@ -22,8 +22,8 @@ use crate::launch::restrict::OPEN_FILES;
 use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue, ProcessLever};
 use crate::sense::machine::{Memory, parse_meminfo, parse_swap};
 
-/// Smaller changes of the bound are not written, nor such as are this part of the floor that is kept free: what is available on
-/// a host goes up and down by some megabytes all the time. (Both chosen.)
+/// Smaller changes of the bound are not written, nor rises by less than this part of the floor that is kept free: what is
+/// available on a host goes up and down by some megabytes all the time. (Both chosen.)
 const SMALL_CHANGE: u64 = 1 << 20;
 const SMALL_PART: u64 = 64;
 
@@ -174,12 +174,16 @@ impl MemoryLevers {
     pub(crate) fn set(&mut self, verdict: MemoryVerdict) -> Result<Vec<ForeignWrite>, LeverError> {
         let nearest = |managed: &Managed, bytes: Bytes| managed.lever.nearest(LeverValue::Memory(Some(bytes.0)));
         let wanted = nearest(&self.max, least_of(verdict.most, &self.max.original));
-        let small = SMALL_CHANGE.max(verdict.floor.0 / SMALL_PART);
         let falls = match (&wanted, self.max.ours()) {
-            (LeverValue::Memory(Some(wanted)), LeverValue::Memory(Some(ours))) if wanted.abs_diff(*ours) < small => {
-                return Ok(Vec::new());
+            (LeverValue::Memory(Some(wanted)), LeverValue::Memory(Some(ours))) => {
+                let falls = wanted < ours;
+                // What the foreground took is followed at once; what it gave back may wait.
+                let small = if falls { SMALL_CHANGE } else { SMALL_CHANGE.max(verdict.floor.0 / SMALL_PART) };
+                if wanted.abs_diff(*ours) < small {
+                    return Ok(Vec::new());
+                }
+                falls
             }
-            (LeverValue::Memory(Some(wanted)), LeverValue::Memory(Some(ours))) => wanted < ours,
             _ => true,
         };
         let mut met = Vec::new();
@@ -287,6 +291,22 @@ mod tests {
 
     fn read(dir: &Path, file: &str) -> String {
         std::fs::read_to_string(dir.join(file)).unwrap()
+    }
+
+    #[test]
+    fn a_fall_is_written_at_once_and_a_rise_when_it_is_worth_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["memory.max", "memory.high"] {
+            std::fs::write(dir.path().join(file), "max").unwrap();
+        }
+        let group = Group { dir: dir.path().to_owned(), version: CgroupVersion::V2 };
+        let mut bounds = Bounds::find(Some(&group), None, None, 99, Bytes::from_mib(1));
+        // A 64th of the floor is 50 MiB.
+        for (most, written) in [(100, 100), (98, 98), (140, 98), (96, 96), (150, 150)] {
+            bounds.set(Some(MemoryVerdict { floor: Bytes::from_mib(64 * 50), ..verdict(most) }));
+            assert_eq!(read(dir.path(), "memory.max"), Bytes::from_mib(written).0.to_string(), "{most} MiB");
+            assert_eq!(read(dir.path(), "memory.high"), Bytes::from_mib(written - 10).0.to_string(), "{most} MiB");
+        }
     }
 
     #[test]
