@@ -464,7 +464,7 @@ mod tests {
             assert_eq!(lever.read().unwrap(), LeverValue::Rate(None), "it may be another guest's");
 
             hold(&mut interfaces);
-            assert!(run("ip link del gl-left") && run("ip link add gl-spare type bridge") && run(add));
+            assert!(run("ip link del gl-left") && run("ip tuntap add gl-spare mode tap") && run(add));
             _ = interfaces.set(ceiling, now + CHECK_PERIOD);
             assert_eq!(lever.read().unwrap(), LeverValue::Rate(None), "another interface of that name");
             assert!(interfaces.take(vec!["gl-left".to_owned()]), "taken as a new one");
