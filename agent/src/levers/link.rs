@@ -212,7 +212,7 @@ mod tests {
         in_namespace(TEST, || {
             let lever = lever(Direction::Transmit);
             if let Err(error) = lever.set(LeverValue::Rate(Some(125_000))) {
-                gleaner_test_support::skipped!("{TEST}: {error}");
+                gleaner_test_support::skipped!("{TEST}: this kernel has no policing: {error}");
                 return;
             }
             let theirs = "tc filter add dev gl-tap parent ffff: protocol all prio 7 u32 match u32 0 0 classid 1:1";
@@ -242,7 +242,7 @@ mod tests {
             let there =
                 |priority: u32| run(&format!("tc filter show dev gl-tap parent ffff: | grep -q 'pref {priority} '"));
             if !run("tc qdisc add dev gl-tap ingress") || !filter(26_476) || !filter(7) {
-                gleaner_test_support::skipped!("{TEST}: tc cannot make a queue and filters here");
+                gleaner_test_support::skipped!("{TEST}: tc cannot make a queue here, or no filters");
                 return;
             }
             let lever = LinkLever { interface: "gl-tap".into(), direction: Direction::Transmit };
