@@ -212,14 +212,7 @@ fn put_back(records: &[Record]) -> (RestoreReport, Vec<AnyLever>) {
                 found: current.to_string(),
             }),
             Err(error) if error.fault() == Fault::Absent => {}
-            Err(error) => match leave_link(&record.lever, &record.original, &error) {
-                Some(Ok(())) => report.restored += 1,
-                Some(Err(theirs)) => report.foreign.push(theirs),
-                None => {
-                    report.fail(&record.lever, record.original.to_string(), &error);
-                    kept.push(record.lever.clone());
-                }
-            },
+            Err(error) => kept.extend(left_or_failed(&mut report, &record.lever, &record.original, &error)),
         }
     }
     // One by one: a lever that cannot be put back is no reason to undo those that were.
@@ -238,19 +231,30 @@ fn put_back(records: &[Record]) -> (RestoreReport, Vec<AnyLever>) {
     (report, kept)
 }
 
-/// What becomes of an interface that holds no queue of Gleaner's: one for policing that an agent was killed before it finished
-/// is removed, any other is left to whoever made it. `None` where that is not what the error says, or it cannot be removed.
-fn leave_link(lever: &AnyLever, original: &LeverValue, error: &LeverError) -> Option<Result<(), ForeignWrite>> {
-    let AnyLever::Link(link) = lever else { return None };
-    if !matches!(error, LeverError::Malformed { .. }) {
-        return None;
+/// What becomes of a lever that cannot be read or set: reported, and returned if it has to be tried again. Of an interface's queues
+/// one for policing that an agent was killed before it finished is removed, and any other is left to whoever made it.
+fn left_or_failed(
+    report: &mut RestoreReport,
+    lever: &AnyLever,
+    wanted: &LeverValue,
+    error: &LeverError,
+) -> Option<AnyLever> {
+    let removed = match (lever, error) {
+        (AnyLever::Link(link), LeverError::Malformed { .. }) => link.remove_empty().ok(),
+        _ => None,
+    };
+    match removed {
+        Some(true) => report.restored += 1,
+        Some(false) => {
+            let (knob, expected) = (lever.to_string(), wanted.to_string());
+            report.foreign.push(ForeignWrite { knob, expected, found: chain(error) });
+        }
+        None => {
+            report.fail(lever, wanted.to_string(), error);
+            return Some(lever.clone());
+        }
     }
-    let (knob, expected) = (lever.to_string(), original.to_string());
-    match link.remove_empty() {
-        Ok(true) => Some(Ok(())),
-        Ok(false) => Some(Err(ForeignWrite { knob, expected, found: chain(error) })),
-        Err(_) => None,
-    }
+    None
 }
 
 /// A step failed: what of it is reported, and the lever if it has to be tried again.
@@ -262,18 +266,8 @@ fn not_put_back(report: &mut RestoreReport, step: Step, error: LeverError) -> Op
             report.foreign.push(ForeignWrite { knob: step.lever.to_string(), expected: value, found });
             None
         }
-        error => {
-            // Gleaner's part of a queue was taken away, and what others have added to it is left.
-            match leave_link(&step.lever, &step.to, &error) {
-                Some(Ok(())) => report.restored += 1,
-                Some(Err(theirs)) => report.foreign.push(theirs),
-                None => {
-                    report.fail(&step.lever, step.to.to_string(), &error);
-                    return Some(step.lever);
-                }
-            }
-            None
-        }
+        // Gleaner's part of a queue was taken away, and what others have added to it is left.
+        error => left_or_failed(report, &step.lever, &step.to, &error),
     }
 }
 

@@ -128,12 +128,11 @@ impl MemoryWatch {
         let read = std::fs::read(&self.meminfo).map_err(|error| absence(&self.meminfo, &error));
         let read = read.and_then(|text| parse_meminfo(&text));
         let Memory { total, available } = read.map_err(|absence| MemoryError::Host(absence.detail().into_owned()))?;
-        let levers = match &mut self.hold {
+        let mut levers = match &mut self.hold {
             Some(MemoryHold::Cgroup(levers)) => Some(levers),
             _ => None,
         };
         let buffer = &mut self.buffer;
-        let mut levers = levers;
         let used = levers.as_mut().map_or(Ok(Bytes(0)), |levers| levers.used(buffer));
         let used = used.map_err(|absence| MemoryError::Volunteer(absence.detail().into_owned()))?;
         let sample = MemorySample { total, available, used };

@@ -76,10 +76,10 @@ impl DomainConfig {
         if text.len() as u64 > LONGEST {
             return Err(DomainConfigError::TooLong);
         }
-        let folders = [file, &real].into_iter().flat_map(|file| file.ancestors().skip(1));
-        let others = folders.into_iter().find(|folder| is_others(folder)).map(Path::to_owned);
-        if let Some(folder) = others {
-            return Err(DomainConfigError::Replaceable(folder));
+        for folder in [file, &real].into_iter().flat_map(|file| file.ancestors().skip(1)) {
+            if is_others(folder) {
+                return Err(DomainConfigError::Replaceable(folder.to_owned()));
+            }
         }
         let text = String::from_utf8_lossy(&text);
         let name = value(&text, "name").and_then(quoted).ok_or(DomainConfigError::NoName)?;
