@@ -53,7 +53,7 @@ fn two_databases_keep_their_targets_where_static_limits_do_not() {
     }
     for (number, attempt) in (1..).zip(&attempts) {
         match attempt {
-            Ok(held) => eprintln!("attempt {number}: holds; {held}"),
+            Ok(how) => eprintln!("attempt {number}: {how}"),
             Err(why) => eprintln!("attempt {number}: FAILS; {why}"),
         }
     }
@@ -98,7 +98,7 @@ fn judge() -> Result<String, String> {
         return Err(format!("moved shares do not hold {TARGET_MS} ms: {held:.1} ms"));
     }
     match not_held > MISSED * held {
-        true => Ok(format!("the worst of four means is {held:.1} ms, with fixed shares {not_held:.1} ms")),
+        true => Ok(format!("holds; the worst of four means is {held:.1} ms, with fixed shares {not_held:.1} ms")),
         false => Err(format!("fixed shares of the same mean do no worse: {not_held:.1} ms against {held:.1} ms")),
     }
 }
