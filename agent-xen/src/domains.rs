@@ -15,8 +15,8 @@ use crate::hypercall::{CONTROL_DOMAIN, DomainInfo, Hypervisor, Run, Uuid, uuid_t
 use crate::looks::Looks;
 use crate::memory::{self, PAGE, SLACK_KIB};
 use crate::protocol::{
-    Answer, Domain, Failure, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting, State, Target, VERSION,
-    Volunteer, Waited, Waits,
+    Answer, Domain, Failure, ForeignWaits, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting, State,
+    Target, VERSION, Volunteer, Waited, Waits,
 };
 use crate::sampler::{Pace, Sampler};
 use crate::watchdog::{Paused, Watchdog};
@@ -50,6 +50,8 @@ pub(crate) struct Domains {
     looks: Looks,
     watchdog: Option<Watchdog>,
     sampler: Option<Sampler>,
+    /// A look also tells how long the others waited.
+    look_tells_waits: bool,
 }
 
 impl Domains {
@@ -65,6 +67,7 @@ impl Domains {
             looks: Looks::default(),
             watchdog: None,
             sampler: None,
+            look_tells_waits: false,
         })
     }
 
@@ -139,6 +142,7 @@ impl Domains {
         }
         let run = |volunteer: &Volunteer| Ok(Run { id: volunteer.id, uuid: parse_uuid(&volunteer.uuid)? });
         let volunteers = volunteers.iter().map(run).collect::<Result<Vec<Run>, Failure>>()?;
+        self.look_tells_waits = self.is_any_under_credit(&volunteers)?;
         if self.watchdog.is_none() {
             let own = Hypervisor::open()?;
             let mut infos = Vec::new();
@@ -152,6 +156,13 @@ impl Domains {
         Ok(())
     }
 
+    /// The scheduler of one of these domains is the one whose weights do little for whoever wakes up.
+    fn is_any_under_credit(&mut self, runs: &[Run]) -> Result<bool, Failure> {
+        self.hypervisor.list_into(&mut self.infos)?;
+        let pools = self.infos.iter().filter(|info| runs.contains(&info.run())).map(|info| info.pool);
+        Ok(pools.into_iter().any(|pool| self.hypervisor.is_credit(pool)))
+    }
+
     fn look(&mut self) -> Result<Look, Failure> {
         self.hypervisor.list_into(self.looks.next())?;
         let (foreground_ns, volunteer_ns) = match &self.watchdog {
@@ -161,7 +172,19 @@ impl Domains {
         if let Some(watchdog) = &self.watchdog {
             watchdog.renew(Instant::now());
         }
-        Ok(Look { foreground_ns, volunteer_ns, lapses: self.lapses() })
+        let waits = if self.look_tells_waits { Some(self.foreign_waits()?) } else { None };
+        Ok(Look { foreground_ns, volunteer_ns, lapses: self.lapses(), waits })
+    }
+
+    fn foreign_waits(&mut self) -> Result<ForeignWaits, Failure> {
+        self.sampler()?;
+        let (Some(sampler), Some(watchdog)) = (&self.sampler, &self.watchdog) else {
+            return Ok(ForeignWaits { wait_ns: 0, looked_ns: 0 });
+        };
+        sampler.ask(Pace::Slow, |waits| {
+            let wait_ns = watchdog.with_volunteers(|volunteers| waits.of_all_but(volunteers));
+            ForeignWaits { wait_ns, looked_ns: waits.looked().1 }
+        })
     }
 
     /// Of the domains that were listed last.

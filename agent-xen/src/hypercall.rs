@@ -254,6 +254,11 @@ impl Hypervisor {
         name_of(self.scheduler)
     }
 
+    /// This pool's scheduler is the old one, credit. One that does not tell is none.
+    pub(crate) fn is_credit(&self, pool: u32) -> bool {
+        self.scheduler_of(pool).is_ok_and(|scheduler| scheduler == CREDIT)
+    }
+
     pub(crate) fn physical_cpus(&self) -> Result<u32, Failure> {
         let call = self.sysctl(SYSCTL_PHYSINFO, |_| {});
         call.map_err(|error| Failure::io("failed to ask for the CPUs".into(), &error))?;

@@ -132,6 +132,18 @@ pub(crate) struct Look {
     pub(crate) foreground_ns: u64,
     pub(crate) volunteer_ns: u64,
     pub(crate) lapses: u64,
+    /// Where the volunteer's scheduler does not make it give way by its weight alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) waits: Option<ForeignWaits>,
+}
+
+/// How long the domains that are not the volunteer's waited for a CPU, by looks at their virtual CPUs. It goes back when one
+/// of them is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct ForeignWaits {
+    pub(crate) wait_ns: u64,
+    /// The time that the looks stand for.
+    pub(crate) looked_ns: u64,
 }
 
 /// The hypervisor's memory.

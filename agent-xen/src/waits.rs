@@ -143,6 +143,12 @@ impl Waits {
         self.domains.get(at).filter(|domain| domain.run == run)
     }
 
+    /// How long all but these waited, together.
+    pub(crate) fn of_all_but(&self, runs: &[Run]) -> u64 {
+        let others = self.domains.iter().filter(|domain| !runs.contains(&domain.run));
+        others.fold(0, |sum, domain| sum.saturating_add(domain.wait_ns))
+    }
+
     /// Looks that counted, and the time that they stand for.
     pub(crate) fn looked(&self) -> (u64, u64) {
         (self.looks, self.looked_ns)

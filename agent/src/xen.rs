@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 #[cfg(test)]
 pub(crate) use self::guarding::Waited;
-pub(crate) use self::guarding::{CpuPlacing, DomainState, Run, Waits};
+pub(crate) use self::guarding::{CpuPlacing, DomainState, ForegroundWaits, Run, Waits};
 pub(crate) use self::guarding::{
     has_lapsed_since, lapses, look, memory, placing, state, unwatch, waits, watch, watched, withhold,
 };

@@ -11,8 +11,10 @@
 //! then open, without a quota, as long as the foreground leaves half of the host. When it leaves less the first law
 //! tightens: the idle class still yields, but a volunteer on every CPU is in the way of wake-ups.
 //!
-//! Domains of a hypervisor ([`Yields::LeastWeight`]) have its scheduler's least weight and no quota at any time: one
-//! that moved cost the foreground more than the weight alone does (docs/performance.md).
+//! Domains of a hypervisor ([`Yields::LeastWeight`]) have its scheduler's least weight. Where that suffices (Xen's credit2)
+//! they have no quota at any time: one that moved cost the foreground more than the weight alone does. Where it does not
+//! (Xen's credit) the sample tells how long the foreground waited for a CPU: while it waits for more than a tenth of the time
+//! that it wants, the allowance is halved at each step, down to a floor; it rises slowly again (docs/performance.md).
 
 use gleaner_types::units::{CoreShare, Fraction};
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,17 @@ impl Default for GuardSettings {
     }
 }
 
+/// Waits are averaged over so many seconds. (Chosen: some ten looks at virtual CPUs.)
+const WAITS_OVER_S: f64 = 0.5;
+/// The foreground is hurt when it waits for more than this share of the time that it wants a CPU. (Chosen: beside a paused
+/// volunteer, and under credit2 beside one of the least weight, it is less; under credit beside one of the least weight two fifths.)
+const WAITS_LEAST: f64 = 0.1;
+/// Waits of less than so much of one CPU hurt nobody. (Chosen: a look alone stands for a tenth of it.)
+const WAITS_NONE_PERCENT: f64 = 2.0;
+/// What is left to a volunteer for which the foreground waits, as a share of the host. (Chosen: less than the tenth at which a
+/// volunteer counts as having given way.)
+const WAITS_FLOOR: f64 = 0.05;
+
 /// What the host did over one interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GuardSample {
@@ -56,6 +69,9 @@ pub struct GuardSample {
     pub capacity: CoreShare,
     /// CPU used by everything that is not the volunteer.
     pub foreground: CoreShare,
+    /// What the foreground wanted beside that and waited for, where the volunteer's weight is not enough against it and
+    /// somebody looked in this interval.
+    pub waits: Option<CoreShare>,
 }
 
 /// How a volunteer gives way by itself, before any quota.
@@ -104,13 +120,42 @@ pub struct Guard {
     frozen: bool,
     yields: Yields,
     open: bool,
+    pain: Pain,
+}
+
+/// What the foreground had and what it waited for, each averaged.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Pain {
+    used: CoreShare,
+    waits: CoreShare,
+}
+
+impl Pain {
+    const NONE: Self = Self { used: CoreShare::ZERO, waits: CoreShare::ZERO };
+
+    fn take(&mut self, used: CoreShare, waits: CoreShare, interval_s: f64) {
+        let part = (interval_s / WAITS_OVER_S).clamp(0.0, 1.0);
+        let toward = |from: CoreShare, to: CoreShare| from * (1.0 - part) + to * part;
+        *self = Self { used: toward(self.used, used), waits: toward(self.waits, waits) };
+    }
+
+    fn hurts(self) -> bool {
+        self.waits.percent() > WAITS_NONE_PERCENT && self.waits > (self.used + self.waits) * WAITS_LEAST
+    }
 }
 
 impl Guard {
     /// The law at its start: nothing allowed, for a volunteer that may compete.
     #[must_use]
     pub fn new(settings: GuardSettings) -> Self {
-        Self { settings, allowance: CoreShare::ZERO, frozen: true, yields: Yields::ByWeight, open: false }
+        Self {
+            settings,
+            allowance: CoreShare::ZERO,
+            frozen: true,
+            yields: Yields::ByWeight,
+            open: false,
+            pain: Pain::NONE,
+        }
     }
 
     /// How the volunteer yields from the next step on.
@@ -161,12 +206,13 @@ impl Guard {
         let earning_s = interval_s.clamp(0.0, self.settings.growth_interval_longest_s);
         let grown = self.allowance + capacity * (self.settings.growth_per_s.value() * earning_s);
 
-        self.open = match self.yields {
-            Yields::ByWeight => false,
-            Yields::Outright => self.may_be_open(sample),
-            Yields::LeastWeight => true,
+        let (open, less) = match self.yields {
+            Yields::ByWeight => (false, room.min(grown)),
+            Yields::Outright => (self.may_be_open(sample), room.min(grown)),
+            Yields::LeastWeight => self.by_waits(sample, grown, interval_s),
         };
-        let allowance = if self.open { capacity } else { room.min(grown) };
+        self.open = open;
+        let allowance = if open { capacity } else { less };
         let shrank = allowance < self.allowance;
         self.allowance = allowance;
 
@@ -185,6 +231,19 @@ impl Guard {
         GuardVerdict { allowance: self.allowance, rung, shrank, froze: self.frozen && !was_frozen }
     }
 
+    /// Open, unless the foreground waits or did so lately; else the allowance.
+    fn by_waits(&mut self, sample: GuardSample, grown: CoreShare, interval_s: f64) -> (bool, CoreShare) {
+        let capacity = sample.capacity;
+        if let Some(waits) = sample.waits {
+            self.pain.take(sample.foreground, waits, interval_s);
+        }
+        if self.pain.hurts() {
+            return (false, (self.allowance.min(capacity) * 0.5).max(capacity * WAITS_FLOOR));
+        }
+        // Nothing is known against it at the start, when it is frozen.
+        (self.frozen || self.open || grown >= capacity, grown)
+    }
+
     /// The foreground leaves enough. To open again it must leave the headroom more than to stay open, so that a demand
     /// just at the threshold does not switch the quota on and off at every step.
     fn may_be_open(&self, sample: GuardSample) -> bool {
@@ -201,7 +260,7 @@ mod tests {
     use super::*;
 
     fn sample(cores: u32, foreground: f64) -> GuardSample {
-        GuardSample { capacity: CoreShare::from_cores(cores), foreground: CoreShare::clamped(foreground) }
+        GuardSample { capacity: CoreShare::from_cores(cores), foreground: CoreShare::clamped(foreground), waits: None }
     }
 
     fn grown(cores: u32) -> Guard {
@@ -316,8 +375,56 @@ mod tests {
         assert!((verdict.allowance.percent() - 150.0).abs() < 1e-9 && !guard.is_open(), "{verdict:?}");
     }
 
+    fn waiting(foreground: f64, waits: f64) -> GuardSample {
+        GuardSample { waits: Some(CoreShare::clamped(waits)), ..sample(2, foreground) }
+    }
+
+    fn least_weight() -> Guard {
+        let mut guard = Guard::new(GuardSettings::default());
+        guard.set_yields(Yields::LeastWeight);
+        guard
+    }
+
     #[test]
-    fn domains_with_the_least_weight_never_have_a_quota() {
+    fn domains_for_which_the_foreground_waits_have_a_twentieth_of_the_host_within_200_ms() {
+        let mut guard = least_weight();
+        for _ in 0..20 {
+            assert_eq!(guard.step(waiting(60.0, 1.0), 0.05).rung, Rung::Weight, "some wait anyway");
+        }
+        // A domain that wants one more CPU and has a third of it, as credit gives it.
+        let verdicts: Vec<GuardVerdict> = (0..8).map(|_| guard.step(waiting(95.0, 65.0), 0.05)).collect();
+        let limited = verdicts.iter().position(|verdict| verdict.rung == Rung::Quota).unwrap();
+        assert!(limited <= 3, "{verdicts:?}");
+        assert!((verdicts[7].allowance.percent() - 10.0).abs() < 1e-9 && verdicts[limited].shrank, "{verdicts:?}");
+        assert!(verdicts.iter().all(|verdict| !verdict.froze), "{verdicts:?}");
+    }
+
+    #[test]
+    fn it_grows_again_when_nobody_waits_any_more_and_is_open_in_the_end() {
+        let mut guard = least_weight();
+        for _ in 0..20 {
+            guard.step(waiting(95.0, 65.0), 0.05);
+        }
+        // The waits have to be forgotten first, then a tenth of the host a second.
+        let steps = (1..2_000).find(|_| guard.step(waiting(60.0, 0.0), 0.05).rung == Rung::Weight).unwrap();
+        assert!((190..240).contains(&steps), "{steps}");
+        assert!(guard.is_open());
+    }
+
+    #[test]
+    fn waits_that_nobody_looked_at_change_nothing() {
+        let mut guard = least_weight();
+        for _ in 0..20 {
+            guard.step(waiting(95.0, 65.0), 0.05);
+        }
+        for _ in 0..20 {
+            let verdict = guard.step(sample(2, 95.0), 0.05);
+            assert!((verdict.allowance.percent() - 10.0).abs() < 1e-9, "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn domains_with_the_least_weight_never_have_a_quota_where_that_suffices() {
         let mut guard = Guard::new(GuardSettings::default());
         guard.set_yields(Yields::LeastWeight);
         assert!(guard.frozen(), "nothing is known before the first step");

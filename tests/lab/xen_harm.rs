@@ -132,8 +132,13 @@ fn xen_harm_from_inside() {
     let alone = waited(xen, &front);
     xen.pause(&volunteer, false);
     let beside = waited(xen, &front);
+    // One line of the toolstack, and nothing else.
+    sh(&format!("xl sched-{scheduler} -d vol -w 1"));
+    let weighed = waited(xen, &front);
+    sh(&format!("xl sched-{scheduler} -d vol -w 256"));
     println!(
-        "{scheduler}: percent of one CPU by looks: alone {alone:.1?}, beside a volunteer of its own weight {beside:.1?}"
+        "{scheduler}: percent of one CPU by looks: alone {alone:.1?}, beside a volunteer of its own weight {beside:.1?}, of \
+         weight 1 {weighed:.1?}"
     );
     assert!(alone.looks > 20.0 && beside.looks > 30.0, "{alone:?}, {beside:?}");
     assert!(alone.per_cpu() < 0.15, "{alone:?}");
@@ -159,6 +164,9 @@ fn xen_harm_from_inside() {
     );
     assert!(sample.cpu_wait.value().is_some(), "{:?}", sample.cpu_wait);
     assert!(guarded.per_cpu() < 0.7 * beside.per_cpu(), "beside {beside:?}, guarded {guarded:?}");
+    if scheduler == "credit" {
+        assert!(guarded.per_cpu() < 0.7 * weighed.per_cpu(), "of weight 1 {weighed:?}, guarded {guarded:?}");
+    }
 
     // How the meter counts has nothing to do with the scheduler, so it is tried under one of the two.
     if scheduler == "credit2" {

@@ -222,7 +222,8 @@ fn foreseen_spare(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
 fn law_in_words(yields: &Result<Yields, NotYielding>) -> String {
     match yields {
         Ok(Yields::LeastWeight) => "no quota but a command's, because the hypervisor gives its domains the least weight: foreground that \
-                                    wants every CPU has some percent less"
+                                    wants every CPU has some percent less. Under the scheduler credit, where the weight does \
+                                    little, a cap while the foreground waits for a CPU"
             .to_owned(),
         Ok(Yields::Outright | Yields::ByWeight) => {
             "open, without a quota while the foreground leaves at least guard.open_above of the host, because the kernel itself makes \

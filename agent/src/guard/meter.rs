@@ -15,7 +15,7 @@ use gleaner_types::units::CoreShare;
 use crate::act::volunteer::VolunteerUsage;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::kernel_file::keyed_number;
-use crate::xen;
+use crate::xen::{self, ForegroundWaits};
 
 /// A counter could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -275,6 +275,7 @@ struct Raw {
     busy_ns: u64,
     volunteer_ns: u64,
     capacity: CoreShare,
+    waits: Option<ForegroundWaits>,
 }
 
 /// How long the number of CPUs is believed: reading it costs as much as a counter, twenty times a second, and it changes next to
@@ -311,7 +312,7 @@ impl Files {
             Some((read, capacity)) if at.duration_since(read) < CPUS_HOLD => capacity,
             _ => self.capacity.insert((at, self.count_cpus()?)).1,
         };
-        Ok(Raw { at, busy_ns, volunteer_ns, capacity })
+        Ok(Raw { at, busy_ns, volunteer_ns, capacity, waits: None })
     }
 
     fn count_cpus(&self) -> Result<CoreShare, MeterError> {
@@ -346,7 +347,7 @@ impl Source {
                 })?;
                 let capacity = CoreShare::from_cores(look.physical_cpus);
                 let busy_ns = look.foreground_ns.saturating_add(look.volunteer_ns);
-                Ok(Raw { at, busy_ns, volunteer_ns: look.volunteer_ns, capacity })
+                Ok(Raw { at, busy_ns, volunteer_ns: look.volunteer_ns, capacity, waits: look.waits })
             }
         }
     }
@@ -357,6 +358,12 @@ impl Source {
             Self::Hypervisor => MeterError::BegunAnew,
         }
     }
+}
+
+/// What the foreground waited for between two readings; `None` when nobody has looked between them, or a domain is gone since.
+fn waits_between(last: ForegroundWaits, now: ForegroundWaits) -> Option<CoreShare> {
+    let looked_ns = now.looked_ns.checked_sub(last.looked_ns).filter(|looked_ns| *looked_ns > 0)?;
+    now.wait_ns.checked_sub(last.wait_ns).map(|wait_ns| CoreShare::from_cpu_time(wait_ns, looked_ns))
 }
 
 /// The meter.
@@ -404,7 +411,8 @@ impl Meter {
         let interval = now.at.duration_since(last.at);
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         let foreground = CoreShare::from_cpu_time(busy_ns.saturating_sub(volunteer_ns), interval_ns);
-        Ok(Some((GuardSample { capacity: now.capacity, foreground }, interval.as_secs_f64())))
+        let waits = now.waits.zip(last.waits).and_then(|(now, last)| waits_between(last, now));
+        Ok(Some((GuardSample { capacity: now.capacity, foreground, waits }, interval.as_secs_f64())))
     }
 }
 

@@ -75,9 +75,20 @@ pub(crate) struct Look {
     pub(crate) foreground_ns: u64,
     pub(crate) volunteer_ns: u64,
     lapses: u64,
+    /// Where the scheduler does not make the volunteer give way by its weight alone.
+    #[serde(default)]
+    pub(crate) waits: Option<ForegroundWaits>,
     /// CPUs of the hypervisor.
     #[serde(skip)]
     pub(crate) physical_cpus: u32,
+}
+
+/// How long the foreground's domains waited for a CPU, together. It goes back when one of them is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct ForegroundWaits {
+    pub(crate) wait_ns: u64,
+    /// The time that the looks stand for.
+    pub(crate) looked_ns: u64,
 }
 
 /// How long domains waited for a CPU, by looks at drawn moments. It begins anew with another helper.
