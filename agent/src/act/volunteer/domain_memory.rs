@@ -29,6 +29,8 @@ const SMALL_CHANGE: u64 = 1 << 20;
 const RAISE_PAUSE: Duration = Duration::from_secs(1);
 /// How often targets that need no change are read, to find what somebody else has set. (Chosen.)
 const CHECK_PERIOD: Duration = Duration::from_secs(5);
+/// The same while somebody else has set one of the two. (Chosen.)
+const HALF_CHECK_PERIOD: Duration = Duration::from_millis(500);
 /// A domain whose memory has not fallen for so long although it should does not give back. (Chosen: a balloon that works gives
 /// back within seconds, or goes on falling.)
 const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -273,7 +275,10 @@ impl Bounded {
 
     /// Sets the hypervisor's bound first, which never waits, then the target.
     fn set(&mut self, wanted: u64, now: Instant) -> Result<Vec<ForeignWrite>, LeverError> {
-        let is_due = now.duration_since(self.checked) >= CHECK_PERIOD;
+        // `xl mem-set` sets both, one after the other: what is theirs must not be put back as Gleaner's for want of a look.
+        let is_half_theirs = self.target.is_foreign() != self.most.is_foreign();
+        let period = if is_half_theirs { HALF_CHECK_PERIOD } else { CHECK_PERIOD };
+        let is_due = now.duration_since(self.checked) >= period;
         if self.is_foreign() || !self.is_worth_a_write(wanted, now) {
             let mut met = Vec::new();
             if is_due {
