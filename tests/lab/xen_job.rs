@@ -36,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const RATE: f64 = 2.5;
 /// By how much an unguarded volunteer slows the foreground's mean response where the two are compared.
 const LEAST_SLOWER_PERCENT: f64 = 15.0;
+/// A domain's weight where nobody says another.
+const USUAL_WEIGHT: u32 = 256;
 /// The foreground's domain and the volunteer's, and their addresses' last parts.
 const FRONT: (&str, u32) = ("front", 2);
 const VOLUNTEER: (&str, u32) = ("batch", 3);
@@ -149,6 +151,13 @@ impl Seen {
         Self { responses, cpu_s: std::array::from_fn(|which| after[which] - before[which]), time_s }
     }
 
+    /// Goes on with it.
+    fn add(&mut self, more: Self) {
+        self.responses.extend(more.responses);
+        self.cpu_s = std::array::from_fn(|which| self.cpu_s[which] + more.cpu_s[which]);
+        self.time_s += more.time_s;
+    }
+
     fn phase() -> Self {
         Self::during(|elapsed| elapsed < PHASE)
     }
@@ -187,10 +196,10 @@ impl fmt::Display for Seen {
     }
 }
 
-/// A volunteer that nobody guards: it counts words without end, with a domain's usual weight. What the foreground saw of it, and
-/// how many texts were done.
-fn unguarded() -> (Seen, usize) {
-    sh(&format!("xl unpause {}", VOLUNTEER.0));
+/// A volunteer that nobody guards: it counts words without end, with this weight. What the foreground saw of it, and how
+/// many texts were done.
+fn unguarded(weight: u32) -> (Seen, usize) {
+    sh(&format!("rm -f /tmp/unguarded; xl sched-credit2 -d {0} -w {weight}; xl unpause {0}", VOLUNTEER.0));
     let count = || {
         let script =
             format!("while :; do nc 10.9.0.{} 7000 </tmp/any.txt | grep -x end >>/tmp/unguarded; done", VOLUNTEER.1);
@@ -200,9 +209,25 @@ fn unguarded() -> (Seen, usize) {
     };
     let clients = [count(), count()];
     let seen = Seen::phase();
-    let texts = fs::read_to_string("/tmp/unguarded").unwrap().lines().count();
+    let texts = fs::read_to_string("/tmp/unguarded").unwrap_or_default().lines().count();
     drop(clients);
+    sh(&format!("xl pause {}", VOLUNTEER.0));
     (seen, texts)
+}
+
+/// Two domains of the least weight that compute without end, and have neither network nor disk: what the weight is worth where
+/// the control domain has nothing to do for the volunteer. What the foreground saw, and what they used in percent of one CPU.
+fn beside_loops() -> (Seen, f64) {
+    const LOOPS: [&str; 2] = ["loop-1", "loop-2"];
+    let start = Instant::now();
+    LOOPS.iter().for_each(|name| drop(sh(&format!("mkdom {name} burn && xl sched-credit2 -d {name} -w 1"))));
+    let seen = Seen::phase();
+    let list = sh("xl list");
+    let used = list.lines().filter(|line| LOOPS.iter().any(|name| line.starts_with(name)));
+    let used: f64 = used.map(|line| line.split_whitespace().last().unwrap().parse::<f64>().unwrap()).sum();
+    let percent = 100.0 * used / start.elapsed().as_secs_f64();
+    LOOPS.iter().for_each(|name| drop(sh(&format!("xl destroy {name}"))));
+    (seen, percent)
 }
 
 fn start_domains() {
@@ -265,13 +290,26 @@ impl Gleaner {
         let told =
             |name: &str, what: &str| fs::read_to_string(format!("/tmp/{name}.log")).is_ok_and(|log| log.contains(what));
         // The weight of the packaged unit.
-        self.pair.agent = Some(self.daemon("agent", "agent", "--act"));
-        sh(&format!("renice -n -10 -p {}", self.pair.agent.as_ref().unwrap().0.id()));
-        until("the agent has taken the volunteer", || told("agent", "a domain is taken"));
+        self.start_agent("a domain is taken");
         self.pair.aggregator = Some(self.daemon("aggregator", "aggregator", ""));
         until("the agent reaches the aggregator", || told("agent", "connected"));
         self.dedicated = Some(self.daemon("agent", "dedicated", ""));
         until("the dedicated host's agent does too", || told("dedicated", "connected"));
+    }
+
+    /// Starts it until it says that, with the weight of the packaged unit.
+    fn start_agent(&mut self, until_it_says: &str) {
+        let times = || fs::read_to_string("/tmp/agent.log").map_or(0, |log| log.matches(until_it_says).count());
+        let before = times();
+        self.pair.agent = Some(self.daemon("agent", "agent", "--act"));
+        sh(&format!("renice -n -10 -p {}", self.pair.agent.as_ref().unwrap().0.id()));
+        until(&format!("the agent says `{until_it_says}`"), || times() > before);
+    }
+
+    /// As a crash ends it.
+    fn kill_agent(&mut self) {
+        let agent = self.pair.agent.take().unwrap();
+        agent.kill(agent.0.id());
     }
 
     fn told(&self, arguments: &[&str]) -> String {
@@ -312,21 +350,56 @@ fn a_batch_job_from_inside() {
     sh(&format!("xl pause {}", VOLUNTEER.0));
     let alone = Seen::phase();
     told(&format!("alone: {alone}"));
-    let (free, texts) = unguarded();
+    let (burning, percent) = beside_loops();
+    told(&format!(
+        "beside loops of weight 1 with {percent:.0} % of a CPU, which ask nothing of the control domain: {burning}; mean {:+.1} %",
+        burning.slower_than(&alone)
+    ));
+    // One line of the toolstack, and nothing else.
+    let (least, texts) = unguarded(1);
+    let weighed = least.slower_than(&alone);
+    told(&format!("beside an unguarded volunteer of weight 1, {texts} texts: {least}; mean {weighed:+.1} %"));
+    let (free, texts) = unguarded(USUAL_WEIGHT);
     let slower = free.slower_than(&alone);
     told(&format!("beside an unguarded volunteer of its own weight, {texts} texts: {free}; mean {slower:+.1} %"));
 
     let mut gleaner = Gleaner::new();
     told("there are certificates");
+    // The agent lets no domain run that somebody paused.
+    sh(&format!("xl unpause {}", VOLUNTEER.0));
     gleaner.start();
     told("the daemons work");
+    let daemons = Seen::phase();
+    told(&format!("beside the daemons without a job: {daemons}; mean {:+.1} %", daemons.slower_than(&alone)));
     gleaner.told(&["job", "submit-cluster", "job.toml"]);
     until("the volunteer works", || done_by(HOST) > 0);
     told("the volunteer counts words");
     let before = done_by(HOST);
-    let guarded = Seen::during(|elapsed| done().len() < TASKS && elapsed < PATIENCE);
+    let mut guarded = Seen::during(|elapsed| done().len() < TASKS / 3 && elapsed < PATIENCE);
+    // What is left of the job is the control domain's: the daemons, the engine, and the dedicated host's worker.
+    gleaner.told(&["host", "hold", HOST]);
+    let paused = Seen::during(|elapsed| elapsed < PHASE);
+    gleaner.told(&["host", "release", HOST]);
+    let control = paused.slower_than(&alone);
+    told(&format!("beside the job while the host is held: {paused}; mean {control:+.1} %"));
+    guarded.add(Seen::during(|elapsed| done().len() < TASKS * 4 / 5 && elapsed < PATIENCE));
     let (texts, held) = (done_by(HOST) - before, guarded.slower_than(&alone));
-    told(&format!("beside the job, {texts} texts: {guarded}; mean {held:+.1} %"));
+    told(&format!(
+        "beside the job, {texts} texts: {guarded}; mean {held:+.1} % (RHIC's goal on Xen: 1 %), {:+.1} % over that of the held host",
+        guarded.slower_than(&paused)
+    ));
+    println!("{}", gleaner.told(&["guests"]));
+    println!("{}", gleaner.told(&["hosts"]));
+    let killed = Instant::now();
+    gleaner.kill_agent();
+    until("its keeper leaves the domains as found", || knobs() == found);
+    told(&format!(
+        "the agent was killed in the midst of the job; {} ms later the domains are as found",
+        killed.elapsed().as_millis()
+    ));
+    gleaner.start_agent("connected");
+    told("another agent has connected");
+    until("all texts are done", || done().len() == TASKS);
     println!("{}", log().join("\n"));
     let ended = || gleaner.told(&["job", "show", "words"]);
     let completed = || gleaner.pair.job("words")["status"]["phase"] == "completed";
