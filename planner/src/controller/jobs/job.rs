@@ -349,8 +349,7 @@ impl Job {
 
     /// Mean length of its tasks and their standard deviation, in seconds. Those that have finished first are the short ones: on a
     /// cluster all that have begun count. For a deadline those that run count by the CPU that a task takes by its rate, and not in
-    /// the deviation: with a longer tail more deadlines were missed in simulation, because fewer hosts were taken for what nothing
-    /// seemed to meet.
+    /// the deviation: with both more deadlines were missed in simulation (docs/simulator.md).
     fn lengths(&self, finished_s: f64, rate: f64) -> (f64, Option<f64>) {
         let deviation_s = |progress: &EngineProgress| progress.task_deviation_s;
         let Some((progress, cluster)) = self.status.progress.as_ref().zip(self.cluster()) else {
