@@ -123,26 +123,24 @@ impl Case {
         Scenario { sizing: Sizing::Fixed { volunteers }, ..scenario }
     }
 
-    /// What the search tries in a round, after what it has found.
+    /// What the search tries in a round, after what it has found: of compositions all at once.
     fn round(&self, round: u32, search: &Search) -> Vec<u32> {
-        let most = if self.group == Group::Classes { COMPOSITIONS - 1 } else { self.pool() };
-        let step = most.div_ceil(PARTS).max(1);
-        match (round, best(search, |_| true)) {
-            (_, _) if self.group == Group::Classes => {
-                (0..=most).filter(|number| !search.contains_key(number)).collect()
-            }
-            (0, _) | (_, None) => (0..most).step_by(step as usize).chain([most]).collect(),
-            (round, Some(best)) => {
-                let step = (step >> round).max(1);
-                let around = [best.saturating_sub(step), (best + step).min(most)];
-                around.into_iter().filter(|size| !search.contains_key(size)).collect()
-            }
+        if self.group == Group::Classes {
+            return (0..COMPOSITIONS).filter(|number| !search.contains_key(number)).collect();
         }
+        let most = self.pool();
+        let step = most.div_ceil(PARTS).max(1);
+        let Some(best) = best(search, |_| true) else {
+            return (0..most).step_by(step as usize).chain([most]).collect();
+        };
+        let step = (step >> round).max(1);
+        let around = [best.saturating_sub(step), (best + step).min(most)];
+        around.into_iter().filter(|size| !search.contains_key(size)).collect()
     }
 }
 
-/// Compositions of three classes that the search tries.
-const COMPOSITIONS: u32 = (TRIED_OF_A_CLASS.len() * TRIED_OF_A_CLASS.len() * TRIED_OF_A_CLASS.len()) as u32;
+/// Compositions of three classes that the search tries: each number of each.
+const COMPOSITIONS: u32 = 64;
 
 /// Hosts of each class.
 fn composition(number: u32) -> [u32; 3] {
