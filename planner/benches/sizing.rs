@@ -49,7 +49,7 @@ fn search(criterion: &mut Criterion) {
                         response: Response::Yield(0.9),
                         energy: None,
                         mean_task_s: 20.0,
-                        tail: Tail { mean_s: 20.0, variation: 0.5, sure: Some(0.9), lost_s: 0.0 },
+                        tail: Tail { mean_s: 20.0, variation: 0.5, sure: 0.9, lost_s: 0.0 },
                         unfinished: u32::MAX,
                         dedicated_slots: 96,
                         set_up_s: 10.0,

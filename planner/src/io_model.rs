@@ -22,8 +22,8 @@ const IDLE: f64 = 0.01;
 const MOST_POINTS: usize = 1_000;
 /// Half-life of a point, in seconds. Chosen: ten evaluation intervals of RHIC.
 const HALF_LIFE_S: f64 = 600.0;
-/// Weight below which a point is forgotten.
-const LEAST_WEIGHT: f64 = 1.0 / 64.0;
+/// Weight of a point however old it is: next to nothing beside a newer one. Chosen.
+const LEAST_WEIGHT: f64 = 1e-6;
 /// Bandwidth of the mean shift, relative to the largest potential seen. Chosen: a volunteer of RHIC's test bed.
 const BANDWIDTH: f64 = 0.03;
 
@@ -84,10 +84,11 @@ impl IoModel {
     }
 
     /// The curve as of `now_s`: points weighted by age, gathered by mean shift, their centres joined by straight
-    /// lines. `None` before the first point.
+    /// lines. `None` before the first point. Old points give way to newer ones near them; where there are none, such as at the size of
+    /// the profile, they are still better than what newer ones elsewhere extrapolate to.
     #[must_use]
     pub fn curve(&self, now_s: f64) -> Option<IoCurve> {
-        let weight = |point: &IoPoint| half_life::weight((now_s - point.at_s).max(0.0), HALF_LIFE_S);
+        let weight = |point: &IoPoint| half_life::weight((now_s - point.at_s).max(0.0), HALF_LIFE_S).max(LEAST_WEIGHT);
         let aged: Vec<Weighted> = self
             .points
             .iter()
@@ -97,7 +98,6 @@ impl IoModel {
                 disk: point.disk.map_or(f64::NAN, Fraction::value),
                 weight: weight(point),
             })
-            .filter(|point| point.weight >= LEAST_WEIGHT)
             .collect();
         let largest = aged.iter().map(|point| point.x).fold(0.0, f64::max);
         IoCurve::through(clusters(aged, largest * BANDWIDTH))

@@ -84,21 +84,23 @@ pub fn time_with_set_up(remaining: Fraction, rate: f64, before: CoreShare, after
 }
 
 /// Probability with which the last tasks of a job are to be done within the padding of a deadline's estimate. Chosen.
-const SURE: f64 = 0.9;
+const SURE: f64 = 0.99;
+/// The same for other goals, where a later end is not worse than an earlier one is good: the median.
+const TYPICAL: f64 = 0.5;
 /// Factor on the probability of a loss, because a missed deadline is worse than an early completion. Chosen.
 const LOSS_WEIGHT: f64 = 2.0;
 
 /// Padding of completion estimates against stragglers: how much later the last task ends than all work would be done if it could
-/// be cut at will. RHIC pads with the mean length of a task (§4.4). For a deadline that is too little where lengths differ much or
-/// many tasks run: there it is what the longest of them takes beyond that, by the lengths of finished ones (`longest_left_s`).
+/// be cut at will. RHIC pads with the mean length of a task (§4.4). That is too little where lengths differ much or many tasks run:
+/// here it is what the longest of them takes beyond that, by the mean and the spread of lengths (`longest_left_s`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tail {
     /// Mean length of a task, in seconds.
     pub mean_s: f64,
     /// Standard deviation of lengths over their mean.
     pub variation: f64,
-    /// Probability with which the padding is enough; `None` where the mean length is taken.
-    pub sure: Option<f64>,
+    /// Probability with which the padding is enough.
+    pub sure: f64,
     /// Padding for tasks that are run again, in seconds.
     pub lost_s: f64,
 }
@@ -111,8 +113,8 @@ impl Tail {
         let deviation_s = deviation_s.filter(|deviation| deviation.is_finite()).unwrap_or(0.0).max(0.0);
         let variation = if mean_s > 0.0 { deviation_s / mean_s } else { 0.0 };
         let (sure, lost_s) = match goal {
-            Goal::Deadline { .. } => (Some(SURE), mean_s * (LOSS_WEIGHT * loss).clamp(0.0, 1.0)),
-            Goal::Cost { .. } | Goal::Energy => (None, 0.0),
+            Goal::Deadline { .. } => (SURE, mean_s * (LOSS_WEIGHT * loss).clamp(0.0, 1.0)),
+            Goal::Cost { .. } | Goal::Energy => (TYPICAL, 0.0),
         };
         Self { mean_s, variation, sure, lost_s }
     }
@@ -120,12 +122,23 @@ impl Tail {
     /// The padding where so many tasks run at the end, in seconds.
     #[must_use]
     pub fn seconds(&self, running: u32) -> f64 {
-        let Some(sure) = self.sure else { return self.mean_s + self.lost_s };
         // What is left of the tasks that run at the end is work as well, and counted there.
         let counted_s = self.mean_s / 2.0 * (1.0 + self.variation * self.variation);
-        let longest_s = longest_left_s(self.mean_s, self.variation, running, sure);
+        let longest_s = longest_left_s(self.mean_s, self.variation, running, self.sure);
         (longest_s - counted_s).max(0.0) + self.lost_s
     }
+}
+
+/// Standard deviation of the lengths of all tasks that have begun, in seconds. `finished` is the mean and the deviation of those that
+/// have finished, which early in a job are the short ones; `mean_s` is the mean of all. Finished and running ones then differ by what
+/// makes up that mean. How much the running ones differ among themselves is not known, and counted as nothing.
+#[must_use]
+pub fn deviation_of_begun(finished: (f64, f64), done: u32, running: u32, mean_s: f64) -> f64 {
+    let (finished_s, deviation_s) = finished;
+    if running == 0 {
+        return deviation_s;
+    }
+    deviation_s.hypot((f64::from(done) / f64::from(running)).sqrt() * (mean_s - finished_s).max(0.0))
 }
 
 /// How long the longest of so many running tasks runs on, with the probability `sure`, in seconds. Tasks began one after
@@ -207,14 +220,27 @@ mod tests {
         let deadline = Goal::Deadline { within_s: 1.0 };
         let tail_s = |goal, deviation_s, loss, running| Tail::of(goal, 100.0, deviation_s, loss).seconds(running);
         let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-3 * want, "{got} and {want}");
-        // Tasks of one length: of 100 one has run for less than 0.105 % of it with a probability of a tenth. Half of it is work.
-        near(tail_s(deadline, None, 0.0, 100), 100.0 * (1.0 + 0.9_f64.ln() / 100.0) - 50.0);
+        // Tasks of one length: of 100 one has run for less than 0.01 % of it with a probability of a hundredth. Half of it is work.
+        near(tail_s(deadline, None, 0.0, 100), 100.0 * (1.0 + 0.99_f64.ln() / 100.0) - 50.0);
         // A tenth of a chance of a loss counts twice.
         let without = tail_s(deadline, Some(40.0), 0.0, 100);
         near(tail_s(deadline, Some(40.0), 0.1, 100), without + 20.0);
         near(tail_s(deadline, Some(40.0), 0.9, 100), without + 100.0);
-        near(tail_s(Goal::Energy, Some(40.0), 0.9, 600), 100.0);
+        // Other goals: as early as late, and whatever is lost.
+        let left_s = |sure| longest_left_s(100.0, 0.4, 600, sure) - 100.0 / 2.0 * 1.16;
+        near(tail_s(Goal::Energy, Some(40.0), 0.9, 600), left_s(0.5));
+        near(tail_s(deadline, Some(40.0), 0.0, 600), left_s(SURE));
         assert!(Tail::of(deadline, 0.0, Some(1.0), 0.0).seconds(0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn tasks_that_finish_first_are_the_short_ones() {
+        // Of four that have begun three took 10 s each; a mean of 40 s makes the fourth 130 s: deviation 30 × √3.
+        let deviation_s = deviation_of_begun((10.0, 0.0), 3, 1, 40.0);
+        assert!((deviation_s - 30.0 * 3.0_f64.sqrt()).abs() < 1e-9, "{deviation_s}");
+        assert!((deviation_of_begun((10.0, 4.0), 3, 1, 10.0) - 4.0).abs() < 1e-9);
+        assert!((deviation_of_begun((10.0, 4.0), 3, 1, 5.0) - 4.0).abs() < 1e-9, "a mean that is less says nothing");
+        assert!((deviation_of_begun((10.0, 4.0), 3, 0, 40.0) - 4.0).abs() < 1e-9);
     }
 
     #[test]

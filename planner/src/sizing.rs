@@ -179,7 +179,7 @@ impl Sizing<'_> {
         (potential, slots): (CoreShare, u32),
         (before, present): (CoreShare, u32),
     ) -> Candidate {
-        let predicted = self.response.actual(potential);
+        let predicted = self.response.actual(potential * self.part_with_tasks(slots));
         // Until added workers are set up, only the present ones work.
         let set_up_s = if size > self.current { self.set_up_s } else { 0.0 };
         let working_s = time_with_set_up(self.remaining, self.rate, before, predicted, set_up_s);
@@ -216,6 +216,12 @@ impl Sizing<'_> {
             meets_goal: score.meets_goal,
             score: score.value.min(f64::MAX),
         }
+    }
+
+    /// Part of the slots, of these on volunteers and the dedicated ones, that finds a task: the others do nothing.
+    fn part_with_tasks(&self, slots: u32) -> f64 {
+        let all = slots.saturating_add(self.dedicated_slots);
+        if all > self.unfinished { f64::from(self.unfinished) / f64::from(all) } else { 1.0 }
     }
 
     /// Power the job answers for: dedicated hosts whole, volunteers what they add to their hosts (RHIC §4.4).

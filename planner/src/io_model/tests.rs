@@ -80,9 +80,12 @@ fn fresh_points_outweigh_old_ones() {
     model.observe(point(3_000.0, 10_000.0, 6_000.0, 1.0));
     let at = model.curve(3_000.0).unwrap().actual(share(10_000.0)).percent();
     assert!((6_000.0..6_100.0).contains(&at), "five half-lives: {at}");
-    // Six half-lives later the first is forgotten.
-    let at = model.curve(3_700.0).unwrap().actual(share(10_000.0)).percent();
-    assert!((at - 6_000.0).abs() < 1e-6);
+    // Thirty half-lives after a third one there is nothing of the first, and what is known of another size stays.
+    model.observe(point(3_000.0, 5_000.0, 4_900.0, 0.9));
+    model.observe(point(21_000.0, 10_000.0, 6_000.0, 1.0));
+    let curve = model.curve(21_000.0).unwrap();
+    assert!((curve.actual(share(10_000.0)).percent() - 6_000.0).abs() < 0.01);
+    assert!((curve.actual(share(5_000.0)).percent() - 4_900.0).abs() < 1e-6);
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn sizing(goal: Goal, offers: &[Offer]) -> Sizing<'_> {
         response: Response::Yield(1.0),
         energy: None,
         mean_task_s: 0.0,
-        tail: Tail { mean_s: 0.0, variation: 0.0, sure: None, lost_s: 0.0 },
+        tail: Tail { mean_s: 0.0, variation: 0.0, sure: 0.5, lost_s: 0.0 },
         unfinished: u32::MAX,
         dedicated_slots: 1,
         set_up_s: 0.0,
@@ -179,6 +179,16 @@ fn tasks_left_bound_the_size() {
 }
 
 #[test]
+fn slots_without_a_task_do_nothing() {
+    let offers = offers(&[100.0; 3]);
+    let mut problem = sizing(Goal::Cost { budget: None }, &offers);
+    problem.unfinished = 2;
+    let candidates = problem.decide().candidates;
+    let predicted: Vec<CoreShare> = candidates.iter().map(|candidate| candidate.predicted).collect();
+    assert_eq!(predicted, [100.0, 200.0, 200.0, 200.0].map(CoreShare::clamped));
+}
+
+#[test]
 fn a_worker_is_not_sent_away_to_be_called_back() {
     let offers = offers(&[100.0, 100.0]);
     // One volunteer needs 250 s and the plan aims at 251.2 s: too close to leave two for.
@@ -212,7 +222,7 @@ proptest! {
         let mut offers = offers(&percents);
         offers.sort_by(|a, b| b.potential.total_cmp(&a.potential));
         let mut problem = sizing(Goal::Deadline { within_s }, &offers);
-        (problem.current, problem.mean_task_s, problem.tail.mean_s) = (current, mean_task_s, mean_task_s);
+        (problem.current, problem.mean_task_s, problem.tail.lost_s) = (current, mean_task_s, mean_task_s);
         problem.response = Response::Yield(yield_ratio);
         let choice = problem.decide();
         prop_assert!(choice.size as usize <= offers.len());

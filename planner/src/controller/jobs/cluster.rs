@@ -63,6 +63,9 @@ pub(super) struct Cluster {
     engine_slots: BTreeMap<HostId, u32>,
     /// Volunteers lost so far, and the seconds volunteers have served.
     losses: (u32, f64),
+    /// Time that its tasks have run, summed over tasks, in seconds.
+    #[serde(default)]
+    running_s: f64,
     /// Until when volunteers that are not connected may still come back after a restart.
     awaited_until: Timestamp,
     /// Its number in the account of the pool.
@@ -113,6 +116,12 @@ impl Cluster {
         let (lost, served_s) = self.losses;
         let rate = (f64::from(lost) + 1.0) / (served_s + PRIOR_SERVICE_S);
         1.0 - (-rate * self.volunteers.len() as f64 * seconds.max(0.0)).exp()
+    }
+
+    /// Mean length of a task, in seconds, where so many have been done, running ones counted in part. Unlike the mean of finished
+    /// tasks it counts those that take long from their beginning.
+    pub(super) fn task_s(&self, done: f64) -> f64 {
+        if done > 0.0 { self.running_s / done } else { 0.0 }
     }
 
     /// Nothing runs any more; what was learned stays.

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use gleaner_types::event::Event;
 use gleaner_types::id::HostId;
 use gleaner_types::job::{
-    Bound, Candidate, ClusterSpec, Decision, EngineAction, Goal, JobPhase, JobSpec, JobStatus, SlotSpec, Workers,
+    Bound, Candidate, ClusterSpec, Decision, EngineAction, EngineProgress, Goal, JobPhase, JobSpec, JobStatus,
+    SlotSpec, Workers,
 };
 use gleaner_types::report::HostReport;
 use gleaner_types::stages::StageOpinion;
@@ -20,7 +21,7 @@ use crate::controller::interface::seconds;
 use crate::controller::outputs::Outputs;
 use crate::io_model::IoCurve;
 use crate::productivity::Yield;
-use crate::progress::ProcessingRate;
+use crate::progress::{ProcessingRate, deviation_of_begun};
 use crate::sizing::input::JobFacts;
 use crate::sizing::{Choice, Response, Sizing};
 
@@ -328,11 +329,7 @@ impl Job {
     pub(super) fn facts(&self, rate: f64, evaluation_interval_s: f64, now: Timestamp) -> JobFacts {
         let progress = self.status.progress.as_ref();
         let finished_s = progress.and_then(|progress| progress.mean_task_s).unwrap_or(0.0);
-        // Those that have finished first are the short ones. By its rate a task takes at least so much CPU.
-        let is_deadline = matches!(self.status.spec.goal, Goal::Deadline { .. });
-        let by_rate_s = progress.filter(|progress| progress.tasks_total > 0 && self.is_on_cluster() && is_deadline);
-        let by_rate_s = by_rate_s.map_or(0.0, |progress| 1.0 / (100.0 * rate * f64::from(progress.tasks_total)));
-        let mean_task_s = if by_rate_s.is_finite() { finished_s.max(by_rate_s) } else { finished_s };
+        let (mean_task_s, task_deviation_s) = self.lengths(finished_s, rate);
         JobFacts {
             goal: self.status.spec.goal,
             prices: self.status.spec.prices,
@@ -342,12 +339,31 @@ impl Job {
             remaining: self.rate.remaining(),
             rate,
             mean_task_s,
-            task_deviation_s: progress.and_then(|progress| progress.task_deviation_s),
+            task_deviation_s,
             unfinished: progress.map(|p| p.tasks_total.saturating_sub(p.tasks_done + p.tasks_failed)),
             loss: self.cluster().map_or(0.0, |cluster| cluster.loss_within(mean_task_s)),
             set_up_s: self.status.spec.set_up_s,
             current: self.status.volunteers,
         }
+    }
+
+    /// Mean length of its tasks and their standard deviation, in seconds. Those that have finished first are the short ones: on a
+    /// cluster all that have begun count. For a deadline those that run count by the CPU that a task takes by its rate, and not in
+    /// the deviation: with both more deadlines were missed in simulation (docs/simulator.md).
+    fn lengths(&self, finished_s: f64, rate: f64) -> (f64, Option<f64>) {
+        let deviation_s = |progress: &EngineProgress| progress.task_deviation_s;
+        let Some((progress, cluster)) = self.status.progress.as_ref().zip(self.cluster()) else {
+            return (finished_s, self.status.progress.as_ref().and_then(deviation_s));
+        };
+        let tasks = f64::from(progress.tasks_total);
+        if matches!(self.status.spec.goal, Goal::Deadline { .. }) {
+            let by_rate_s = 1.0 / (100.0 * rate * tasks);
+            let mean_s = if by_rate_s.is_finite() { finished_s.max(by_rate_s) } else { finished_s };
+            return (mean_s, deviation_s(progress));
+        }
+        let mean_s = finished_s.max(cluster.task_s(self.rate.done() * tasks));
+        let (done, running) = (progress.tasks_done, progress.tasks_running);
+        (mean_s, deviation_s(progress).map(|own| deviation_of_begun((finished_s, own), done, running, mean_s)))
     }
 
     /// Seconds to the deadline. One that has passed is negative, so that every candidate is late by how much it is.

@@ -35,7 +35,7 @@ fn sizing(within_s: f64, offers: &[Offer], current: u32) -> Sizing<'_> {
         response: Response::Yield(1.0),
         energy: None,
         mean_task_s: 4.0,
-        tail: Tail { mean_s: 0.0, variation: 0.0, sure: None, lost_s: 0.0 },
+        tail: Tail { mean_s: 0.0, variation: 0.0, sure: 0.5, lost_s: 0.0 },
         unfinished: u32::MAX,
         dedicated_slots: 1,
         set_up_s: 10.0,

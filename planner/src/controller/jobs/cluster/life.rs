@@ -85,6 +85,7 @@ impl Job {
     pub(in crate::controller::jobs) fn observe_cluster(&mut self, hosts: &Hosts, now: Timestamp) {
         let Some(spec) = self.status.spec.workers.hosts() else { return };
         let (WorkerState::Hosts(cluster), Some(progress)) = (&mut self.workers, &self.status.progress) else { return };
+        cluster.running_s += f64::from(progress.tasks_running);
         cluster.losses.1 += cluster.volunteers.len() as f64;
         cluster.finish_set_ups(self.status.spec.set_up_s, now);
         let running_on = |id: &HostId| progress.workers.get(id).map_or(0, |worker| worker.tasks_running);
