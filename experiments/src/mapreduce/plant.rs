@@ -117,6 +117,8 @@ struct Running {
 struct Core {
     /// When the node's next heartbeat may give it a task.
     next_s: f64,
+    /// Since when it has none.
+    idle_s: f64,
 }
 
 #[derive(Debug, Clone)]
@@ -137,6 +139,8 @@ struct LiveJob {
     sizes_mb: Vec<f64>,
     /// Times that map tasks were started, for the noise of each attempt.
     attempts: u64,
+    /// Seconds that map slots of each node had for the job: its tasks, and what they waited for.
+    slot_s: Vec<f64>,
     reduces_waiting: Vec<usize>,
     reduces_done: u32,
     first_map_s: Option<f64>,
@@ -152,7 +156,7 @@ pub struct SeenNode {
     pub node: usize,
     /// Finished map tasks whose output is there.
     pub maps_done: u32,
-    /// Time that its map slots had since its first task, over finished tasks and parts of running ones.
+    /// Time that its map slots had for the job, over finished tasks and parts of running ones.
     pub map_pace_s: Option<f64>,
     /// Progress of running map tasks.
     pub maps_running: Vec<f64>,
@@ -210,7 +214,8 @@ impl Plant {
         let mut random = Random::part(self.seed, (STREAMS[0] << 32) + index as u64);
         let speed = random.around_one(self.node_variation);
         let mut slots = |per_core: u32| {
-            let mut core = |_| Core { next_s: node.from_s + self.heartbeats.uniform() * HEARTBEAT_S };
+            let mut core =
+                |_| Core { next_s: node.from_s + self.heartbeats.uniform() * HEARTBEAT_S, idle_s: node.from_s };
             (0..node.cores * per_core).map(&mut core).collect()
         };
         let (map_free, reduce_free) = (slots(node.map_slots), slots(node.reduce_slots));
@@ -230,6 +235,7 @@ impl Plant {
             maps: vec![MapState::Waiting; job.maps as usize],
             sizes_mb,
             attempts: 0,
+            slot_s: Vec::new(),
             reduces_waiting: (0..job.reduces as usize).rev().collect(),
             reduces_done: 0,
             first_map_s: None,
@@ -308,9 +314,7 @@ impl Plant {
             let part = |task: &Running| (1.0 - task.left / task.whole).clamp(0.0, 1.0);
             let after_copy = |task: &Running| if task.step == Step::Reduce { part(task) } else { 0.0 };
             let maps_running: Vec<f64> = here().filter(|task| task.step == Step::Map).map(part).collect();
-            let live = &self.nodes[node].node;
-            let since_s = own.first_map_s.map_or(self.now_s, |at| at.max(live.from_s));
-            let slot_s = (self.now_s - since_s) * f64::from(live.cores * live.map_slots);
+            let slot_s = own.slot_s.get(node).copied().unwrap_or(0.0);
             SeenNode {
                 node,
                 maps_done: u32::try_from(done).unwrap_or(u32::MAX),
@@ -418,6 +422,9 @@ impl Plant {
         self.now_s = to_s;
         for (own, rate) in self.running.iter_mut().zip(rates) {
             own.left -= rate * step_s;
+            if own.step == Step::Map {
+                had(&mut self.jobs[own.job].slot_s, own.node, step_s);
+            }
         }
         // A task that ends may give another reduce task something to copy; so once more while any ends.
         while let Some(at) = self.running.iter().position(|own| own.left <= 1e-7) {
@@ -448,7 +455,7 @@ impl Plant {
 
     /// The slot asks with its node's next heartbeat.
     fn free(&mut self, node: usize, map: bool) {
-        let core = Core { next_s: self.now_s + self.heartbeats.uniform() * HEARTBEAT_S };
+        let core = Core { next_s: self.now_s + self.heartbeats.uniform() * HEARTBEAT_S, idle_s: self.now_s };
         let own = &mut self.nodes[node];
         if map { own.map_free.push(core) } else { own.reduce_free.push(core) }
     }
@@ -478,6 +485,8 @@ impl Plant {
         let there = u32::try_from(there).unwrap_or(u32::MAX);
         let workload = own.job.workload;
         let output_mb = own.job.input_mb * workload.output_ratio / f64::from(own.job.reduces);
+        let core = self.idlest(self.running[at].node);
+        let own = &self.jobs[job];
         let task = &mut self.running[at];
         let (step, left) = if there > copied {
             let segments = f64::from(there - copied);
@@ -486,6 +495,7 @@ impl Plant {
         } else if own.maps_end_s.is_some() {
             let per_mb = workload.merge_s_per_mb + workload.reduce_s_per_mb;
             let seconds = output_mb * per_mb + f64::from(own.job.maps) * workload.segment_s;
+            task.core = core;
             (Step::Reduce, (workload.start_s + seconds) * task.noise)
         } else {
             (Step::Copy, f64::INFINITY)
@@ -493,6 +503,15 @@ impl Plant {
         task.step = step;
         task.left = left.max(1e-6);
         task.whole = task.left;
+    }
+
+    /// The core with the fewest tasks that compute, as an operating system chooses: what copies needs none.
+    fn idlest(&self, node: usize) -> u32 {
+        let load = |core: u32| {
+            let here = |own: &&Running| own.node == node && own.core == core && own.step != Step::Copy;
+            self.running.iter().filter(here).count()
+        };
+        (0..self.nodes[node].node.cores).min_by_key(|core| load(*core)).unwrap_or(0)
     }
 
     /// Gives every slot whose heartbeat has come a task.
@@ -541,11 +560,9 @@ impl Plant {
     fn start(&mut self, node: usize, slot: usize, job: usize, map: bool) {
         let now_s = self.now_s;
         let heartbeat_s = self.heartbeats.uniform() * HEARTBEAT_S;
-        // The core with the fewest tasks.
-        let load = |core: u32| self.running.iter().filter(|own| own.node == node && own.core == core).count();
-        let core = (0..self.nodes[node].node.cores).min_by_key(|core| load(*core)).unwrap_or(0);
+        let core = self.idlest(node);
         let free = if map { &mut self.nodes[node].map_free } else { &mut self.nodes[node].reduce_free };
-        free.swap_remove(slot);
+        let idle_s = free.swap_remove(slot).idle_s;
         // Each heartbeat gives a node one task of a kind.
         free.iter_mut().filter(|core| core.next_s <= now_s + 1e-9).for_each(|core| core.next_s = now_s + heartbeat_s);
         let own = &mut self.jobs[job];
@@ -569,7 +586,8 @@ impl Plant {
         }
         let task = own.maps.iter().position(|state| *state == MapState::Waiting).unwrap_or(0);
         own.maps[task] = MapState::Running;
-        own.first_map_s.get_or_insert(now_s);
+        let first_s = *own.first_map_s.get_or_insert(now_s);
+        had(&mut own.slot_s, node, now_s - idle_s.max(first_s));
         own.attempts += 1;
         let stream = (STREAMS[2] << 32) + (job as u64) * 1_000_000 + own.attempts;
         let noise = Random::part(self.seed, stream).around_one(workload.variation[0]);
@@ -578,4 +596,12 @@ impl Plant {
         let left = (workload.start_s + workload.map_s_per_mb * size + workload.spill_s_per_mb * spilled) * noise;
         self.running.push(Running { job, task, node, core, step: Step::Map, left, whole: left, copied: 0, noise });
     }
+}
+
+/// Adds seconds to a node's.
+fn had(slot_s: &mut Vec<f64>, node: usize, seconds: f64) {
+    if slot_s.len() <= node {
+        slot_s.resize(node + 1, 0.0);
+    }
+    slot_s[node] += seconds;
 }

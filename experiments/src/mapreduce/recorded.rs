@@ -89,6 +89,20 @@ fn parse(path: &Path, text: &str) -> Result<Runs, TraceError> {
     Ok(runs)
 }
 
+/// The mean error, in percent, of the curve T(N) = a + b/N that comes nearest to all runs: with all of them in sight no other does better.
+#[must_use]
+pub fn nearest(runs: &[Run]) -> Option<f64> {
+    // The least sum of absolute relative errors is that of a curve through two of them.
+    let through = |(p, q): (&Run, &Run)| {
+        let shared_s = (p.seconds - q.seconds) / (1.0 / p.nodes - 1.0 / q.nodes);
+        let curve = ScaleOut { fixed_s: p.seconds - shared_s / p.nodes, shared_s };
+        let error = |own: &Run| 100.0 * (curve.seconds(own.nodes) - own.seconds).abs() / own.seconds;
+        runs.iter().map(error).sum::<f64>() / runs.len() as f64
+    };
+    let pairs = runs.iter().enumerate().flat_map(|(at, p)| runs[at + 1..].iter().map(move |q| (p, q)));
+    pairs.map(through).filter(|error| error.is_finite()).reduce(f64::min)
+}
+
 /// Predicts every run from the others of its workload.
 ///
 /// # Errors
@@ -130,6 +144,11 @@ mod tests {
         let run = |nodes: f64| Run { nodes, seconds: 100.0 + 1_200.0 / nodes };
         let found = left_out(&[run(4.0), run(6.0), run(12.0)]).unwrap();
         assert!(found.iter().all(|own| own.error() < 1e-6) && found.len() == 3);
+        assert!(nearest(&[run(4.0), run(6.0), run(12.0)]).unwrap() < 1e-6 && nearest(&[run(4.0)]).is_none());
+        // One of four runs takes 30 % longer: the curve through the others leaves that alone.
+        let slow = Run { seconds: 1.3 * run(8.0).seconds, ..run(8.0) };
+        let off = nearest(&[run(4.0), run(6.0), slow, run(12.0)]).unwrap();
+        assert!((off - 100.0 * 0.3 / 1.3 / 4.0).abs() < 1e-6, "{off}");
         assert!(left_out(&[run(4.0), run(6.0)]).is_err());
     }
 }

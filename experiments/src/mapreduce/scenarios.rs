@@ -2,7 +2,7 @@
 //! what a controller sees, and how the same plant went on with and without it. Called by [`super`].
 //!
 //! GB are 1024 MB, but for TeraSort's, whose generator counts in powers of ten: 298 map tasks of 64 MB are 20·10⁹ bytes. The paper
-//! gives no coefficients for EC2 and its second private cloud; WordCount's are those of Table II there too. It says when it decides with two
+//! gives no coefficients for its second private cloud; WordCount's are those of Table II there too. It says when it decides with two
 //! jobs known at the start (360 s), not when the second arrives: 360 s too.
 
 use gleaner_planner::mapreduce::decide::{Decision, Wanted, decide};
@@ -14,8 +14,8 @@ use gleaner_types::job::Goal;
 use gleaner_types::units::{Dollars, DollarsPerHour};
 
 use super::error::BedError;
-use super::plant::{Job, Node, Plant, Workload};
-use super::workloads::{CLASSIFICATION, ITERATION, NODE_VARIATION, TERA_SORT, Trained, WORD_COUNT};
+use super::plant::{Job, Node, Plant};
+use super::workloads::{CLASSIFICATION, EC2_SLOWER, ITERATION, NODE_VARIATION, TERA_SORT, Trained, WORD_COUNT, slow};
 
 /// Time from a node's failure until the cluster notices: ten heartbeats. Chosen; the paper's controller decides at once.
 const NOTICED_S: f64 = 30.0;
@@ -114,12 +114,6 @@ fn new_node(of: Node, lead_s: f64) -> NewNode {
 
 fn word_count_job(input_mb: f64, maps: u32, submitted_s: f64, slower: f64) -> Job {
     Job { submitted_s, input_mb, maps, reduces: 1, weight: 1.0, after: None, workload: slow(WORD_COUNT, slower) }
-}
-
-/// The same with map tasks that take so many times as long.
-#[must_use]
-pub fn slow(own: Workload, times: f64) -> Workload {
-    Workload { start_s: own.start_s * times, map_s_per_mb: own.map_s_per_mb * times, ..own }
 }
 
 impl Bed {
@@ -283,11 +277,12 @@ pub fn two_jobs(case: Case, trained: &Trained, arrives_s: f64) -> Result<Run, Be
     let known = arrives_s <= 0.0;
     let new = if known { node(2, 1, 1) } else { node(1, 1, 1) };
     let mut bed = Bed::new(case, &vec![new; if known { 1 } else { 2 }]);
-    let of = word_count_job(2.0 * 1_024.0, 32, 0.0, case.slower.unwrap_or(1.0));
+    let slower = case.slower.unwrap_or(if known { EC2_SLOWER } else { 1.0 });
+    let of = word_count_job(2.0 * 1_024.0, 32, 0.0, slower);
     let job = bed.plant.submit(of.clone());
-    let other = bed.plant.submit(word_count_job(2.0 * 1_024.0, 32, arrives_s, case.slower.unwrap_or(1.0)));
+    let other = bed.plant.submit(word_count_job(2.0 * 1_024.0, 32, arrives_s, slower));
     bed.plant.run(360.0, job);
-    let coefficients = trained.word_count.coefficients;
+    let coefficients = if known { trained.on_ec2 } else { trained.word_count }.coefficients;
     let mut situation = bed.situation(job, &of, coefficients, [Some(new), None])?;
     let left = f64::from(of.maps) * (1.0 - bed.plant.part_done(other));
     let task_s = coefficients.map.at(of.input_mb / f64::from(of.maps));

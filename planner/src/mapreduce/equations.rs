@@ -42,6 +42,13 @@ pub struct Coefficients {
     /// Seconds of a job before its first map task. Ours; 0 in the paper.
     #[serde(default)]
     pub set_up_s: f64,
+    /// Seconds of `map` in which the slot waits for its task and its core is idle, unless another slot has a task there. Ours; 0 in the paper.
+    #[serde(default)]
+    pub map_wait_s: f64,
+    /// Seconds of `reduce_later` for each MB of D/R in which the task copies and its core is idle, unless another slot has a task there. Ours; 0 in
+    /// the paper.
+    #[serde(default)]
+    pub copy: f64,
 }
 
 /// Table II. g_s is what the paper gives, though its scenarios have one reduce task.
@@ -51,6 +58,8 @@ pub const WORD_COUNT: Coefficients = Coefficients {
     reduce_later: Polynomial([6.1, 7.3e-3, 0.0]),
     shuffle: 0.1,
     set_up_s: 0.0,
+    map_wait_s: 0.0,
+    copy: 0.0,
 };
 
 /// Table III. f is negative below 48 MB a task, where it was not trained.
@@ -60,6 +69,8 @@ pub const TERA_SORT: Coefficients = Coefficients {
     reduce_later: Polynomial([0.0, 6.2e-2, 5e-6]),
     shuffle: 3.5,
     set_up_s: 0.0,
+    map_wait_s: 0.0,
+    copy: 0.0,
 };
 
 /// The size of a job.
@@ -126,6 +137,12 @@ pub fn tasks_per_core(tasks: u32, cores: f64, slots_per_core: u32) -> f64 {
     ceiling(f64::from(tasks) / cores).min(f64::from(slots_per_core))
 }
 
+/// Time of a task that shares its core with `at_once - 1` others: Eq. 3, but that waits for tasks overlap.
+#[must_use]
+pub fn sharing_s(alone_s: f64, wait_s: f64, at_once: f64) -> f64 {
+    if at_once > 1.0 { alone_s.max(at_once * (alone_s - wait_s)) } else { alone_s * at_once }
+}
+
 fn slots(kind: &'static str, tasks: u32, cores: f64, slots_per_core: u32) -> Result<(), ModelError> {
     if cores > 0.0 && cores.is_finite() && slots_per_core > 0 {
         Ok(())
@@ -171,13 +188,20 @@ impl Coefficients {
         if work.reduces == 0 { 0.0 } else { self.shuffle * f64::from(work.maps) / f64::from(work.reduces) }
     }
 
+    /// Part of g_s(D/R) in which the task copies.
+    #[must_use]
+    pub fn copy_s(&self, work: Work) -> f64 {
+        if work.reduces == 0 { 0.0 } else { self.copy * work.input_mb / f64::from(work.reduces) }
+    }
+
     /// T_mt: a map task (Eq. 3).
     ///
     /// # Errors
     /// [`ModelError`].
     pub fn map_task_s(&self, work: Work, on: Layout) -> Result<f64, ModelError> {
         slots("map", work.maps, on.map_cores, on.map_slots_per_core)?;
-        Ok(self.map_alone_s(work)? * tasks_per_core(work.maps, on.map_cores, on.map_slots_per_core))
+        let at_once = tasks_per_core(work.maps, on.map_cores, on.map_slots_per_core);
+        Ok(sharing_s(self.map_alone_s(work)?, self.map_wait_s, at_once))
     }
 
     /// T_ms: from the start of the first map task to the end of the last (Eq. 2 and 5).
@@ -203,7 +227,8 @@ impl Coefficients {
         let (first, later) = self.reduce_alone_s(work)?;
         let shared = tasks_per_core(work.reduces, on.reduce_cores, on.reduce_slots_per_core);
         let waves = waves(work.reduces, on.reduce_cores, on.reduce_slots_per_core);
-        Ok((first + later * (waves - 1.0)) * shared + self.shuffle_s(work))
+        let later = sharing_s(later, self.copy_s(work), shared);
+        Ok(first * shared + later * (waves - 1.0) + self.shuffle_s(work))
     }
 
     /// T_job: the whole job (Eq. 1 and 10), with [`set_up_s`](Self::set_up_s).
@@ -235,6 +260,25 @@ mod tests {
         // §IV-E: two slots of a core, half of it: every task has half of a core.
         let half = WORD_COUNT.map_stage_s(of(4), on(0.5, 2, 0.0, 0)).unwrap();
         assert!((half - 4.0 * 2.0 * f).abs() < 1e-9, "{half}");
+    }
+
+    /// With a wait of 6.6 of 31.6 s two slots of a core work 2 × 25 s at once, and one slot takes 31.6 s; where the wait is most of a task, the slots do not
+    /// hold each other up. The same of copying in later waves of reduce tasks, and not in the first.
+    #[test]
+    fn what_waits_leaves_its_core_to_others() {
+        let own = Coefficients { map_wait_s: 6.6, ..WORD_COUNT };
+        let work = Work { input_mb: 640.0, maps: 10, reduces: 4 };
+        for (slots, map_s) in [(1, 10.0 * 31.6), (2, 5.0 * 50.0), (5, 2.0 * 125.0)] {
+            let found = own.map_stage_s(work, on(1.0, slots, 1.0, 1)).unwrap();
+            assert!((found - map_s).abs() < 1e-9, "{slots}: {found}");
+        }
+        assert!((sharing_s(10.0, 9.0, 2.0) - 10.0).abs() < 1e-9);
+        let copies = Coefficients { copy: 0.01, ..WORD_COUNT };
+        let (first_s, later_s) = WORD_COUNT.reduce_alone_s(work).unwrap();
+        let two = 2.0 * first_s + 2.0 * (later_s - 1.6) + WORD_COUNT.shuffle_s(work);
+        assert!((copies.reduce_stage_s(work, on(1.0, 1, 1.0, 2)).unwrap() - two).abs() < 1e-9);
+        let one = on(1.0, 1, 1.0, 1);
+        assert_eq!(copies.reduce_stage_s(work, one), WORD_COUNT.reduce_stage_s(work, one));
     }
 
     /// WordCount of §V-A by hand: 12 GB in 190 tasks on one map node take 190 × 31.87 s, and one reduce task 30 s.

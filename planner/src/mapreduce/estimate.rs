@@ -12,7 +12,7 @@
 
 use std::borrow::Cow;
 
-use super::equations::{Coefficients, ModelError, Work, tasks_per_core};
+use super::equations::{Coefficients, ModelError, Work, sharing_s, tasks_per_core};
 use super::refit::{Finished, refit};
 use super::sharing::{Claim, Shares};
 use super::situation::{LostOutput, NewNode, Node, Situation};
@@ -135,17 +135,37 @@ struct Tasks {
     start_s: f64,
 }
 
-/// Time of a task on a core of its own: as the first of a slot, and as a later one; what the first adds besides.
+/// Time of a task on a core of its own: as the first of a slot, and as a later one; what the first adds besides; the part in which its core
+/// is idle.
 #[derive(Clone, Copy)]
 struct TaskTime {
     first_s: f64,
     later_s: f64,
     shuffle_s: f64,
+    /// Of the first and of a later one.
+    wait_s: [f64; 2],
 }
 
 impl TaskTime {
-    const fn equal(task_s: f64) -> Self {
-        Self { first_s: task_s, later_s: task_s, shuffle_s: 0.0 }
+    const fn equal(task_s: f64, wait_s: f64) -> Self {
+        Self { first_s: task_s, later_s: task_s, shuffle_s: 0.0, wait_s: [wait_s; 2] }
+    }
+
+    /// Map tasks that take so many times what is trained.
+    fn map(workload: &Coefficients, work: Work, factor: f64) -> Result<Self, ModelError> {
+        Ok(Self::equal(factor * workload.map_alone_s(work)?, factor * workload.map_wait_s))
+    }
+
+    /// Reduce tasks that start in the first wave.
+    fn reduce(workload: &Coefficients, work: Work) -> Result<Self, ModelError> {
+        let (first_s, later_s) = workload.reduce_alone_s(work)?;
+        let wait_s = [0.0, workload.copy_s(work)];
+        Ok(Self { first_s, later_s, shuffle_s: workload.shuffle_s(work), wait_s })
+    }
+
+    /// The same of a later wave.
+    const fn later(self) -> Self {
+        Self::equal(self.later_s, self.wait_s[1])
     }
 }
 
@@ -156,13 +176,16 @@ impl<'a> Estimator<'a> {
     /// [`ModelError::NoTime`].
     pub fn new(situation: &'a Situation) -> Result<Self, ModelError> {
         let task_s = situation.job.workload.map_alone_s(situation.work())?;
+        let wait_s = situation.job.workload.map_wait_s;
+        // The time of a core of its own, of which the slots' is `sharing_s`.
+        let alone_s = |pace_s: f64, slots: f64| pace_s.min(pace_s / slots + wait_s);
         let finished = |node: &Node| Finished {
             speed: node.speed,
             tasks: match node.map_pace_s {
                 Some(_) => f64::from(node.maps_done) + node.maps_running.iter().sum::<f64>(),
                 None => 0.0,
             },
-            mean_s: node.map_pace_s.unwrap_or(0.0) / f64::from(node.map_slots_per_core.max(1)),
+            mean_s: alone_s(node.map_pace_s.unwrap_or(0.0), node.map_slots_per_core.max(1).into()),
         };
         let nodes: Vec<Finished> = situation.nodes.iter().map(finished).collect();
         let found = refit(task_s, &nodes);
@@ -228,7 +251,7 @@ impl<'a> Estimator<'a> {
             }
         };
         let maps = not_started + lost_maps + interrupted;
-        let time = TaskTime::equal(self.factor * job.workload.map_alone_s(work)?);
+        let time = TaskTime::map(&job.workload, work, self.factor)?;
         let tasks = Tasks { kind: Kind::Map, waiting: maps, time, running: Some(time), start_s: 0.0 };
         let stage = self.stage(&now, tasks);
         let map_s = stage.busy_s.max(finish_s(&stage.slots, maps, &now.shares));
@@ -310,11 +333,11 @@ impl<'a> Estimator<'a> {
         for index in present() {
             let (node, parts) = (&nodes[index], parts(index));
             let at_once = at_once(slots_of(index), node.cores, parts.len());
-            let slower = f64::from(at_once) / self.speeds[index];
+            let on_core_s = |alone_s, wait_s| sharing_s(alone_s, wait_s, at_once.into()) / self.speeds[index];
             let shared = node.only_for.is_none().then_some((0, shared_slots));
-            let (task_s, running) = (time.later_s * slower, tasks.running.unwrap_or(time));
+            let (task_s, running) = (on_core_s(time.later_s, time.wait_s[1]), tasks.running.unwrap_or(time));
             for part in parts {
-                let all_s = running.first_s * slower + running.shuffle_s;
+                let all_s = on_core_s(running.first_s, running.wait_s[0]) + running.shuffle_s;
                 // It has copied the output of all map tasks.
                 let begin_s = if part * all_s > running.shuffle_s { 0.0 } else { start_s };
                 let free_s = begin_s + (1.0 - part) * all_s;
@@ -322,16 +345,16 @@ impl<'a> Estimator<'a> {
                 // What it takes next is of the stage.
                 push(&mut busy, Slots { free_s: free_s.max(start_s), first_s: None, task_s, shared, many: 1 });
             }
-            let first_s = Some(time.first_s * slower + time.shuffle_s);
+            let first_s = Some(on_core_s(time.first_s, time.wait_s[0]) + time.shuffle_s);
             let many = (node.cores * at_once).saturating_sub(count(parts.len()));
             push(&mut idle, Slots { free_s: start_s, first_s, task_s, shared, many });
         }
         for (new, many, lead_s) in added() {
             let slots = per_core(new.map_slots_per_core, new.reduce_slots_per_core);
             let at_once = at_once(slots, new.cores, 0);
-            let slower = f64::from(at_once) / new.speed;
-            let first_s = (*lead_s <= start_s).then_some(time.first_s * slower + time.shuffle_s);
-            let (free_s, task_s) = (lead_s.max(start_s), time.later_s * slower);
+            let on_core_s = |alone_s, wait_s| sharing_s(alone_s, wait_s, at_once.into()) / new.speed;
+            let first_s = (*lead_s <= start_s).then_some(on_core_s(time.first_s, time.wait_s[0]) + time.shuffle_s);
+            let (free_s, task_s) = (lead_s.max(start_s), on_core_s(time.later_s, time.wait_s[1]));
             push(&mut idle, Slots { free_s, first_s, task_s, shared: None, many: new.cores * at_once * many });
         }
         // The job's part of the shared slots begins with those where its tasks run.
@@ -353,9 +376,8 @@ impl<'a> Estimator<'a> {
         if left == 0 || !map_s.is_finite() {
             return Ok(if left == 0 { 0.0 } else { f64::INFINITY });
         }
-        let (first_s, later_s) = job.workload.reduce_alone_s(work)?;
-        let first = TaskTime { first_s, later_s, shuffle_s: job.workload.shuffle_s(work) };
-        let of = |first_wave: bool| if first_wave { first } else { TaskTime::equal(later_s) };
+        let first = TaskTime::reduce(&job.workload, work)?;
+        let of = |first_wave: bool| if first_wave { first } else { first.later() };
         let kept = |index: &usize| count(self.situation.nodes[*index].reduces_running.len());
         let waiting = left.saturating_sub(cluster.present.iter().map(kept).sum());
         let tasks = Tasks {
@@ -381,15 +403,14 @@ impl<'a> Estimator<'a> {
             return Ok(start_s);
         }
         let start_s = start_s + workload.set_up_s;
-        let time = TaskTime::equal(workload.map_alone_s(work)?);
+        let time = TaskTime::map(workload, work, 1.0)?;
         let tasks = Tasks { kind: Kind::Map, waiting: work.maps, time, running: None, start_s };
         let stage = self.stage(cluster, tasks);
         let map_end_s = finish_s(&stage.slots, work.maps, &cluster.shares);
         if work.reduces == 0 || !map_end_s.is_finite() {
             return Ok(map_end_s);
         }
-        let (first_s, later_s) = workload.reduce_alone_s(work)?;
-        let time = TaskTime { first_s, later_s, shuffle_s: workload.shuffle_s(work) };
+        let time = TaskTime::reduce(workload, work)?;
         let tasks = Tasks { kind: Kind::Reduce, waiting: work.reduces, time, running: None, start_s: map_end_s };
         let stage = self.stage(cluster, tasks);
         Ok(finish_s(&stage.slots, work.reduces, &cluster.shares))

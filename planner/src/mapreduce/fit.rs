@@ -1,7 +1,8 @@
 //! The coefficients of a workload from training runs (Gandhi et al., §IV-C). In: runs with their sizes, clusters and
 //! measured stages. Out: [`Coefficients`] with R² and Δ of both stages, or why the runs do not say them.
 //!
-//! Least squares of the relative error, as Δ is a relative one. Polynomials have the degree, up to the second, with the
+//! Least squares of the relative error, as Δ is a relative one; a reduce stage counts as many times as it has tasks, since the noise of a
+//! mean of n is 1/√n of one's. Polynomials have the degree, up to the second, with the
 //! least error on runs left out one at a time; so a coefficient that the runs do not support is zero, as α₂ is in the paper. Of them
 //! only those count by which more input never takes less time, nor ever less the more there is: noise gives others, and beyond the
 //! training runs they would be absurd.
@@ -140,6 +141,8 @@ type Row = Vec<f64>;
 struct Sample {
     rows: Vec<Row>,
     measured: Vec<f64>,
+    /// What each counts: the tasks whose times it is the mean of.
+    tasks: Vec<f64>,
 }
 
 impl Sample {
@@ -156,7 +159,7 @@ impl Sample {
         for (index, (row, measured)) in self.rows.iter().zip(&self.measured).enumerate() {
             if Some(index) != left_out {
                 let scaled: Row = row.iter().zip(&scale).map(|(x, most)| x / most).collect();
-                normal.add(&scaled, *measured, 1.0 / (measured * measured));
+                normal.add(&scaled, *measured, self.tasks[index] / (measured * measured));
             }
         }
         let solution = normal.unconstrained()?;
@@ -279,21 +282,36 @@ pub fn fit(runs: &[TrainingRun]) -> Result<Fitted, FitError> {
         return Err(FitError::TooFew { runs: runs.len(), of: "in all", least: 2 });
     }
     let task_mb = |run: &TrainingRun| run.input_mb / f64::from(run.maps);
-    let map_sample = |degree: usize| {
+    let at_once = |run: &TrainingRun| tasks_per_core(run.maps, run.map_cores, run.map_slots_per_core);
+    let map_sample = |(degree, [with_wait, _]): Form| {
         let row = |run: &TrainingRun| {
             let on = run.layout();
-            let waves = waves(run.maps, on.map_cores, on.map_slots_per_core);
-            let factor = waves * tasks_per_core(run.maps, on.map_cores, on.map_slots_per_core);
-            powers(task_mb(run), degree, factor).collect()
+            let factor = waves(run.maps, on.map_cores, on.map_slots_per_core) * at_once(run);
+            let wait = if at_once(run) > 1.0 { -factor } else { 0.0 };
+            powers(task_mb(run), degree, factor).chain(Some(wait).filter(|_| with_wait)).collect()
         };
-        Sample { rows: runs.iter().map(row).collect(), measured: runs.iter().map(|run| run.map_stage_s).collect() }
+        Sample {
+            rows: runs.iter().map(row).collect(),
+            measured: runs.iter().map(|run| run.map_stage_s).collect(),
+            tasks: vec![1.0; runs.len()],
+        }
     };
-    let degrees: &[usize] = if varies(runs.iter().map(task_mb)) { &[0, 1, 2] } else { &[0] };
+    let told = [one_and_several(runs.iter().map(at_once)), false];
+    let forms = forms(if varies(runs.iter().map(task_mb)) { 3 } else { 1 }, told);
     let singular = FitError::Singular { stage: "the map stage", advice: "vary the MB of a map task" };
     let task_range = range(runs.iter().map(task_mb));
-    let map_plausible = |_, solution: &[f64]| plausible(solution, task_range);
-    let (_, sample, solution, left_out) = best(degrees, map_sample, map_plausible).ok_or(singular)?;
-    let mut coefficients = Coefficients { map: polynomial(&solution), ..Coefficients::default() };
+    // With more than half of the least task two slots would not keep a core busy, and the time would not be linear in the wait.
+    let map_plausible = |(degree, [with_wait, _]): Form, solution: &[f64]| {
+        let own = &solution[..=degree];
+        let wait = if with_wait { solution[degree + 1] } else { 0.0 };
+        plausible(own, task_range) && (0.0..=0.5 * polynomial(own).at(task_range.0)).contains(&wait)
+    };
+    let ((degree, [with_wait, _]), sample, solution, left_out) =
+        best(&forms, map_sample, map_plausible).ok_or(singular)?;
+    let mut coefficients = Coefficients { map: polynomial(&solution[..=degree]), ..Coefficients::default() };
+    if with_wait {
+        coefficients.map_wait_s = solution[degree + 1];
+    }
     let map = sample.quality(&solution, left_out, task_range);
     coefficients.set_up_s = runs.iter().map(|run| run.set_up_s).sum::<f64>() / runs.len() as f64;
     let with_reduce: Vec<TrainingRun> = runs.iter().filter(|run| run.reduces > 0).copied().collect();
@@ -306,8 +324,21 @@ fn varies(values: impl Iterator<Item = f64>) -> bool {
     most > least * 1.01
 }
 
-/// A form of the reduce stage: degree of the polynomials, and whether λ is in it.
-type ReduceForm = (usize, bool);
+/// A form of a stage: degree of the polynomials, and which of the coefficients besides them are in it: the wait of the map stage; λ and the copying
+/// of the other.
+type Form = (usize, [bool; 2]);
+
+/// Forms from the simplest on, with those coefficients besides the polynomials that the runs can tell.
+fn forms(degrees: usize, told: [bool; 2]) -> Vec<Form> {
+    let all = [[false, false], [true, false], [false, true], [true, true]];
+    let all = all.into_iter().filter(|own| own.iter().zip(told).all(|(own, told)| told || !own));
+    (0..degrees).flat_map(|degree| all.clone().map(move |own| (degree, own))).collect()
+}
+
+/// Some runs have one task on a core, and some have several.
+fn one_and_several(mut at_once: impl Iterator<Item = f64> + Clone) -> bool {
+    at_once.clone().any(|own| own > 1.0) && at_once.any(|own| own <= 1.0)
+}
 
 fn fit_reduce(runs: &[TrainingRun], coefficients: &mut Coefficients) -> Result<Quality, FitError> {
     if runs.len() < 2 {
@@ -319,34 +350,50 @@ fn fit_reduce(runs: &[TrainingRun], coefficients: &mut Coefficients) -> Result<Q
         waves(run.reduces, on.reduce_cores, on.reduce_slots_per_core) - 1.0
     };
     let second_wave = runs.iter().any(|run| later_waves(run) > 0.5);
-    let sample = |(degree, with_shuffle): ReduceForm| {
+    let at_once = |run: &TrainingRun| tasks_per_core(run.reduces, run.reduce_cores, run.reduce_slots_per_core);
+    let sample = |(degree, [with_shuffle, with_copy]): Form| {
         let row = |run: &TrainingRun| {
-            let on = run.layout();
-            let shared = tasks_per_core(run.reduces, on.reduce_cores, on.reduce_slots_per_core);
+            let shared = at_once(run);
+            let copy = if shared > 1.0 { -shared * later_waves(run) * task_mb(run) } else { 0.0 };
             let first = powers(task_mb(run), degree, shared);
             let later = powers(task_mb(run), degree, shared * later_waves(run)).filter(|_| second_wave);
             let shuffle = f64::from(run.maps) / f64::from(run.reduces);
-            first.chain(later).chain(Some(shuffle).filter(|_| with_shuffle)).collect()
+            let besides = [(shuffle, with_shuffle), (copy, with_copy)].into_iter().filter(|(_, with)| *with);
+            first.chain(later).chain(besides.map(|(column, _)| column)).collect()
         };
-        Sample { rows: runs.iter().map(row).collect(), measured: runs.iter().map(|run| run.reduce_stage_s).collect() }
+        Sample {
+            rows: runs.iter().map(row).collect(),
+            measured: runs.iter().map(|run| run.reduce_stage_s).collect(),
+            tasks: runs.iter().map(|run| run.reduces.into()).collect(),
+        }
     };
-    let all: [ReduceForm; 6] = [(0, false), (0, true), (1, false), (1, true), (2, false), (2, true)];
-    let forms: &[ReduceForm] = if varies(runs.iter().map(task_mb)) { &all } else { &all[..2] };
+    let of_later = runs.iter().filter(|run| later_waves(run) > 0.5).map(at_once);
+    let forms = forms(if varies(runs.iter().map(task_mb)) { 3 } else { 1 }, [true, one_and_several(of_later)]);
     let advice = "vary the MB, the number and the waves of reduce tasks";
     let singular = FitError::Singular { stage: "the reduce stage", advice };
     let task_range = range(runs.iter().map(task_mb));
     let later_range = range(runs.iter().filter(|run| later_waves(run) > 0.5).map(task_mb));
-    let reduce_plausible = |(degree, with_shuffle): ReduceForm, solution: &[f64]| {
-        let later = &solution[degree + 1..];
+    let besides = |(_, [with_shuffle, with_copy]): Form, solution: &[f64]| {
+        let mut last = solution.iter().rev();
+        let copy = if with_copy { last.next().copied() } else { None };
+        let shuffle = if with_shuffle { last.next().copied() } else { None };
+        [shuffle.unwrap_or(0.0), copy.unwrap_or(0.0)]
+    };
+    let reduce_plausible = |form: Form, solution: &[f64]| {
+        let (degree, later) = (form.0, &solution[form.0 + 1..]);
+        let [shuffle, copy] = besides(form, solution);
+        // As of the wait of map tasks.
+        let most = |mb: f64| 0.5 * polynomial(&later[..=degree]).at(mb) / mb;
         plausible(&solution[..=degree], task_range)
             && (!second_wave || plausible(&later[..=degree], later_range))
-            && (!with_shuffle || solution[solution.len() - 1] >= 0.0)
+            && shuffle >= 0.0
+            && copy >= 0.0
+            && (copy <= 0.0 || copy <= most(later_range.0).min(most(later_range.1)))
     };
-    let ((degree, with_shuffle), own, solution, left_out) = best(forms, sample, reduce_plausible).ok_or(singular)?;
+    let (form, own, solution, left_out) = best(&forms, sample, reduce_plausible).ok_or(singular)?;
+    let degree = form.0;
     coefficients.reduce_first = polynomial(&solution[..=degree]);
-    if with_shuffle {
-        coefficients.shuffle = solution[solution.len() - 1];
-    }
+    [coefficients.shuffle, coefficients.copy] = besides(form, &solution);
     coefficients.reduce_later = if second_wave {
         polynomial(&solution[degree + 1..=2 * degree + 1])
     } else {
@@ -405,6 +452,26 @@ mod tests {
             assert!(found.map.delta_percent < 1e-3 && reduce.delta_percent < 1e-3);
             assert_eq!(found.map.task_mb, (50.0, 128.0));
         }
+    }
+
+    /// Clusters with one slot on a core and with two tell how much of a task leaves its core idle; those with one slot alone do not.
+    #[test]
+    fn idle_cores_are_found_where_slots_vary() {
+        let of = Coefficients { map_wait_s: 4.0, copy: 0.002, shuffle: 0.0, ..WORD_COUNT };
+        let with = |slots: u32| {
+            let change = move |mut run: TrainingRun| {
+                (run.map_slots_per_core, run.reduce_slots_per_core) = (slots, slots);
+                run.map_stage_s = of.map_stage_s(run.work(), run.layout()).unwrap();
+                run.reduce_stage_s = of.reduce_stage_s(run.work(), run.layout()).unwrap();
+                run
+            };
+            runs(&of, 0.0).into_iter().map(change).collect::<Vec<_>>()
+        };
+        let found = fit(&[with(1), with(2)].concat()).unwrap().coefficients;
+        assert!((found.map_wait_s - 4.0).abs() < 1e-6 && (found.copy - 0.002).abs() < 1e-6, "{found:?}");
+        assert!((found.map.at(64.0) - WORD_COUNT.map.at(64.0)).abs() < 1e-6, "{found:?}");
+        let one = fit(&with(1)).unwrap().coefficients;
+        assert!(one.map_wait_s == 0.0 && one.copy == 0.0, "{one:?}");
     }
 
     #[test]

@@ -243,13 +243,24 @@ impl Checks {
         self.within(format!("{field}.maps"), work.maps.into(), (1.0, MOST_TASKS.into()));
         self.within(format!("{field}.reduces"), work.reduces.into(), (0.0, MOST_TASKS.into()));
         let polynomials = [workload.map, workload.reduce_first, workload.reduce_later];
-        let numbers = polynomials.iter().flat_map(|own| own.0).chain([workload.shuffle, workload.set_up_s]);
+        let numbers = polynomials.iter().flat_map(|own| own.0).chain([
+            workload.shuffle,
+            workload.set_up_s,
+            workload.map_wait_s,
+            workload.copy,
+        ]);
         if let Some(wrong) = numbers.into_iter().find(|number| number.is_nan() || number.abs() > LARGEST) {
             let rule = format!("finite coefficients of at most {LARGEST}");
             self.wrong(format!("{field}.workload"), short(wrong), rule);
             return;
         }
-        for (name, value) in [("shuffle", workload.shuffle), ("set_up_s", workload.set_up_s)] {
+        let own = [
+            ("shuffle", workload.shuffle),
+            ("set_up_s", workload.set_up_s),
+            ("map_wait_s", workload.map_wait_s),
+            ("copy", workload.copy),
+        ];
+        for (name, value) in own {
             self.within(format!("{field}.workload.{name}"), value, (0.0, LARGEST));
         }
         if self.0.len() > before {

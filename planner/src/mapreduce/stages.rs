@@ -175,8 +175,7 @@ pub fn situation(seen: Seen<'_>) -> Result<Told, Unknown> {
         map: constant(unit_s),
         reduce_first: constant(reduce_s),
         reduce_later: constant(reduce_s),
-        shuffle: 0.0,
-        set_up_s: 0.0,
+        ..Coefficients::default()
     };
     let situation = Situation {
         elapsed_s: 0.0,

@@ -220,7 +220,7 @@ fn constant(map_s: f64, first_s: f64, later_s: f64, shuffle_s: f64) -> Coefficie
         reduce_first: polynomial(first_s),
         reduce_later: polynomial(later_s),
         shuffle: shuffle_s / 10.0,
-        set_up_s: 0.0,
+        ..Coefficients::default()
     }
 }
 
