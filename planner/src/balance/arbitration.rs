@@ -127,7 +127,8 @@ pub fn arbitrate(demands: &[Demand], capacity: impl Fn(usize, Resource) -> f64) 
     for ((host, resource), members) in &places {
         let capacity = capacity(*host, *resource).max(0.0);
         let floors: f64 = members.iter().map(|index| demands[*index].floor()).sum();
-        let floors_kept = if floors > capacity { capacity / floors } else { 1.0 };
+        // Beyond what rounding adds where all of the room is in use.
+        let floors_kept = if floors > capacity + TOLERANCE { capacity / floors } else { 1.0 };
         // What the last sweep left over, and what cannot be given up without going below the least part, is missing here only.
         let room = (capacity - floors).max(0.0);
         let excess: f64 = members.iter().map(|index| due[demands[*index].application] * demands[*index].excess()).sum();
