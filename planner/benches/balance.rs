@@ -130,8 +130,8 @@ fn arbitration(c: &mut Criterion) {
             let host = usize::try_from((state >> 33) % 1_000).unwrap_or(0);
             for resource in [Resource::Cpu, Resource::Memory, Resource::Disk] {
                 let wanted = Share::clamped(if host.is_multiple_of(5) { 0.4 + 0.5 * random(&mut state) } else { 0.15 });
-                let (floor, gain) = (Share::clamped(0.01), random(&mut state));
-                demands.push(Demand { application, host, resource, wanted, floor, gain });
+                let (floor, in_use, gain) = (Share::clamped(0.01), Share::clamped(0.1), random(&mut state));
+                demands.push(Demand { application, host, resource, wanted, floor, in_use, gain });
             }
         }
     }

@@ -215,6 +215,7 @@ mod tests {
             resource: Resource::Cpu,
             wanted: Share::clamped(wanted),
             floor: Share::default(),
+            in_use: Share::default(),
             gain,
         };
         let shares = partition(&[demand(0, 0.75, 1.0), demand(1, 0.75, 2.0)], 1.0);

@@ -159,11 +159,11 @@ impl Control {
         };
         let requests: Vec<(Vec<Share>, Vec<f64>)> = self.policies.iter_mut().zip(seen).map(request).collect();
         let mut demands = Vec::new();
-        for (application, ((wanted, gains), hosted)) in requests.iter().zip(hosted).enumerate() {
+        for (application, (((wanted, gains), hosted), seen)) in requests.iter().zip(hosted).zip(seen).enumerate() {
             let places = hosted.tiers.iter().flat_map(|tier| [(tier.host, Resource::Cpu), (tier.host, Resource::Disk)]);
-            for (((host, resource), wanted), gain) in places.zip(wanted).zip(gains) {
-                let floor = Share::clamped(FLOOR);
-                demands.push(Demand { application, host, resource, wanted: *wanted, floor, gain: *gain });
+            for ((((host, resource), wanted), gain), seen) in places.zip(wanted).zip(gains).zip(&seen.shares) {
+                let (floor, in_use) = (Share::clamped(FLOOR), seen.in_use());
+                demands.push(Demand { application, host, resource, wanted: *wanted, floor, in_use, gain: *gain });
             }
         }
         let (granted, parts) = match self.method {

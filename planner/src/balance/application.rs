@@ -308,6 +308,7 @@ mod tests {
             resource: Resource::Cpu,
             wanted,
             floor: Share::clamped(0.02),
+            in_use: Share::default(),
             gain,
         };
         let demands = [one(0, stalled.shares[0], stalled.gains[0]), one(1, Share::clamped(0.6), 1.0)];

@@ -8,7 +8,8 @@
 //! performance (Eq. 4.12–4.14). What that leaves of a constrained resource goes to those whose performance gains most.
 //!
 //! The paper has no floors. Here every demand gets its floor first, and what exceeds the floors is arbitrated: p_a is the
-//! part of that. Floors that add up to more than there is are kept in proportion.
+//! part of that. Floors that add up to more than there is are kept in proportion. What is in use of a share is not taken either, as
+//! far as the floors leave room: a gain that a model takes for zero would give it away in one interval.
 //!
 //! Volunteers take no part: they have what is left when every request is granted, which on a contended host is nothing.
 
@@ -42,6 +43,9 @@ pub struct Demand {
     /// What it is not cut below, as long as all floors there fit; at most `wanted` counts.
     #[serde(default)]
     pub floor: Share,
+    /// What is left to it beside that, where there is room: what is in use of it.
+    #[serde(default)]
+    pub in_use: Share,
     /// ∂ȳ/∂w.
     pub gain: f64,
 }
@@ -75,9 +79,8 @@ pub struct Contended {
 pub struct Grants {
     /// One for each demand, in their order.
     pub shares: Vec<Share>,
-    /// The part of its constrained requests beyond their floors that each application gets at least: p_a, or less where a
-    /// host's floors leave no room for the least part; 1 for those that contend for
-    /// nothing.
+    /// The part of its constrained requests beyond their floors and what is in use that each application gets at least: p_a, or
+    /// less where a host's floors leave no room for the least part; 1 for those that contend for nothing.
     pub parts: Vec<f64>,
     /// Contended resources of hosts.
     pub contended: Vec<Contended>,
@@ -109,6 +112,7 @@ pub fn arbitrate(demands: &[Demand], capacity: impl Fn(usize, Resource) -> f64) 
     }
     let asked = |members: &[usize]| members.iter().map(|index| demands[*index].wanted.part()).sum::<f64>();
     places.retain(|place, members| asked(members) > capacity(place.0, place.1).max(0.0) + TOLERANCE);
+    let demands = &with_use(demands, &places, &capacity);
 
     let mut shares: Vec<Share> = demands.iter().map(|demand| demand.wanted).collect();
     let mut due = vec![1.0; applications];
@@ -123,7 +127,8 @@ pub fn arbitrate(demands: &[Demand], capacity: impl Fn(usize, Resource) -> f64) 
     for ((host, resource), members) in &places {
         let capacity = capacity(*host, *resource).max(0.0);
         let floors: f64 = members.iter().map(|index| demands[*index].floor()).sum();
-        let floors_kept = if floors > capacity { capacity / floors } else { 1.0 };
+        // Beyond what rounding adds where all of the room is in use.
+        let floors_kept = if floors > capacity + TOLERANCE { capacity / floors } else { 1.0 };
         // What the last sweep left over, and what cannot be given up without going below the least part, is missing here only.
         let room = (capacity - floors).max(0.0);
         let excess: f64 = members.iter().map(|index| due[demands[*index].application] * demands[*index].excess()).sum();
@@ -140,6 +145,29 @@ pub fn arbitrate(demands: &[Demand], capacity: impl Fn(usize, Resource) -> f64) 
         contended.push(Contended { host: *host, resource: *resource, wanted: asked(members), floors_kept });
     }
     Grants { shares, parts, contended, domains }
+}
+
+/// Demands whose floors are what is in use, too. What that is more than the floors is kept in proportion where there is less room.
+fn with_use(
+    demands: &[Demand],
+    places: &BTreeMap<(usize, Resource), Vec<usize>>,
+    capacity: &impl Fn(usize, Resource) -> f64,
+) -> Vec<Demand> {
+    let mut lifted = demands.to_vec();
+    for ((host, resource), members) in places {
+        let more = |index: &usize| {
+            let demand = demands[*index];
+            (demand.in_use.part().min(demand.wanted.part()) - demand.floor()).max(0.0)
+        };
+        let floors: f64 = members.iter().map(|index| demands[*index].floor()).sum();
+        let all: f64 = members.iter().map(more).sum();
+        let room = (capacity(*host, *resource) - floors).max(0.0);
+        let kept = if all > room { room / all } else { 1.0 };
+        for index in members {
+            lifted[*index].floor = Share::clamped(demands[*index].floor() + kept * more(index));
+        }
+    }
+    lifted
 }
 
 /// Applications connected by contended hosts.
@@ -318,13 +346,48 @@ mod tests {
     use super::*;
 
     fn demand(application: usize, host: usize, resource: Resource, wanted: f64, gain: f64) -> Demand {
-        Demand { application, host, resource, wanted: Share::clamped(wanted), floor: Share::default(), gain }
+        let (wanted, floor, in_use) = (Share::clamped(wanted), Share::default(), Share::default());
+        Demand { application, host, resource, wanted, floor, in_use, gain }
     }
 
     const WHOLE: fn(usize, Resource) -> f64 = |_, _| 1.0;
 
     fn near(a: f64, b: f64) {
         assert!((a - b).abs() < 1e-6, "{a} is not {b}");
+    }
+
+    /// One uses six hundredths of a disk, of which its model says that they bring nothing, and the other wants all of it.
+    #[test]
+    fn what_is_in_use_is_not_given_away_for_a_gain_of_zero() {
+        let in_use = |in_use, demand| Demand { in_use: Share::clamped(in_use), ..demand };
+        let demands = [
+            in_use(0.068, demand(0, 0, Resource::Disk, 0.102, 0.0)),
+            in_use(0.37, demand(1, 0, Resource::Disk, 1.0, 2.5)),
+        ];
+        let grants = arbitrate(&demands, WHOLE);
+        assert!(grants.shares[0].part() >= 0.068 && grants.shares[0].part() < 0.08, "{grants:?}");
+        near(grants.shares[0].part() + grants.shares[1].part(), 1.0);
+        assert!(grants.contended[0].floors_kept >= 1.0);
+        let blind = demands.map(|demand| Demand { in_use: Share::default(), ..demand });
+        near(arbitrate(&blind, WHOLE).shares[0].part(), 0.102 * LEAST_PART);
+    }
+
+    /// The host became smaller, or a floor larger: floors come first, and nobody is given more than was asked for.
+    #[test]
+    fn where_floors_leave_less_room_what_is_in_use_is_kept_in_proportion() {
+        let of =
+            |floor, in_use, demand| Demand { floor: Share::clamped(floor), in_use: Share::clamped(in_use), ..demand };
+        let demands = [
+            of(0.4, 0.6, demand(0, 0, Resource::Cpu, 0.8, 1.0)),
+            of(0.2, 0.4, demand(1, 0, Resource::Cpu, 0.5, 9.0)),
+            of(0.0, 0.5, demand(2, 0, Resource::Cpu, 0.1, 9.0)),
+        ];
+        let grants = arbitrate(&demands, |_, _| 0.85);
+        [0.5, 0.3, 0.05].iter().zip(&grants.shares).for_each(|(want, got)| near(got.part(), *want));
+        assert!(grants.contended[0].floors_kept >= 1.0, "{grants:?}");
+        let none = arbitrate(&demands, |_, _| 0.3);
+        [0.2, 0.1, 0.0].iter().zip(&none.shares).for_each(|(want, got)| near(got.part(), *want));
+        near(none.contended[0].floors_kept, 0.5);
     }
 
     #[test]
@@ -477,11 +540,15 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_floor_is_broken_and_no_host_gives_more_than_it_has(
-            asked in proptest::collection::vec((0..4_usize, 0..3_usize, 0.0..1.0_f64, 0.0..1.0_f64, 0.0..2.0_f64), 1..20),
+            asked in proptest::collection::vec(
+                (0..4_usize, 0..3_usize, 0.0..1.0_f64, 0.0..1.0_f64, 0.0..1.0_f64, 0.0..2.0_f64),
+                1..20,
+            ),
             capacity in 0.1..1.0_f64,
         ) {
-            let one = |(application, host, wanted, floor, gain)| {
-                Demand { floor: Share::clamped(floor), ..demand(application, host, Resource::Cpu, wanted, gain) }
+            let one = |(application, host, wanted, floor, in_use, gain)| {
+                let (floor, in_use) = (Share::clamped(floor), Share::clamped(in_use));
+                Demand { floor, in_use, ..demand(application, host, Resource::Cpu, wanted, gain) }
             };
             let demands: Vec<Demand> = asked.into_iter().map(one).collect();
             let grants = arbitrate(&demands, |_, _| capacity);

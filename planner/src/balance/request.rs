@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model::Prediction;
 use super::mpc::Reach;
-use super::scaler::{Load, error, load};
+use super::scaler::{Load, error, in_use, load};
 use super::{Resource, Share};
 
 /// What became of shares that change nothing.
@@ -40,6 +40,14 @@ pub struct ObservedShare {
     /// Never more.
     #[serde(default = "whole")]
     pub ceiling: Share,
+}
+
+impl ObservedShare {
+    /// What arbitration leaves of it.
+    #[must_use]
+    pub fn in_use(&self) -> Share {
+        Share::clamped(in_use(self.resource, self.utilisation, self.share.part()))
+    }
 }
 
 const fn whole() -> Share {

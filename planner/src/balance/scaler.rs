@@ -79,6 +79,16 @@ pub fn least(resource: Resource, utilisation: Option<Fraction>, error: f64, pres
     used.min(present).max(step).max(queue)
 }
 
+/// What arbitration leaves of a share in the next interval: as much as is used now without an overload, or all but the step of an
+/// error of zero, where that is less. Ours: a model is linear nearby only, and its gain tells nothing of what a share is worth
+/// below what is used of it. Of shares that are no more than their host, room for the difference stays to be arbitrated.
+/// Where the use is not known nothing is left.
+#[must_use]
+pub fn in_use(resource: Resource, utilisation: Option<Fraction>, present: f64) -> f64 {
+    let used = utilisation.map_or(0.0, |used| present * used.value() / OVERLOAD);
+    used.min((1.0 - margin(resource)) * present)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +121,16 @@ mod tests {
         assert_eq!(bounds(Resource::Disk, Load::Over, 1.0, 0.5, 0.1, 0.55), (0.55, 0.55));
         assert_eq!(bounds(Resource::Disk, Load::Over, 1.0, 0.7, 0.1, 0.5), (0.5, 0.5));
         assert!((error(100.0, 200.0) - 0.5).abs() < 1e-12 && (error(100.0, 1.0) + 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_is_in_use_is_left_without_an_overload_or_but_for_a_step() {
+        let of = |used: Option<f64>| in_use(Resource::Cpu, used.map(Fraction::clamped), 0.4);
+        let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got}, not {want}");
+        near(of(Some(0.54)), 0.4 * 0.6);
+        near(of(Some(0.87)), 0.4 * 0.95);
+        near(of(Some(1.0)), 0.4 * 0.95);
+        near(of(None), 0.0);
     }
 
     #[test]

@@ -139,6 +139,19 @@ pub struct Moved {
     pub ceiling: f64,
 }
 
+impl Moved {
+    /// It in an interval, in whose lists it is number `at`.
+    fn seen(&self, interval: &Interval, at: usize) -> ObservedShare {
+        ObservedShare {
+            resource: self.resource,
+            share: Share::clamped(interval.shares.get(at).copied().unwrap_or(0.0)),
+            utilisation: interval.utilisation.get(at).copied().flatten().map(Fraction::clamped),
+            floor: Share::clamped(self.floor),
+            ceiling: Share::clamped(self.ceiling),
+        }
+    }
+}
+
 const fn one() -> f64 {
     1.0
 }
@@ -286,6 +299,7 @@ pub fn arbitrate_question(question: &ArbitrateQuestion) -> Result<ArbitrateAnswe
             resource: asked.resource,
             wanted: Share::clamped(asked.wanted),
             floor: Share::clamped(asked.floor),
+            in_use: Share::default(),
             gain: asked.gain,
         })
         .collect();
@@ -311,10 +325,13 @@ pub fn balance_question(question: &BalanceQuestion) -> Result<BalanceAnswer, Pro
     let mut hosts = Names::new();
     let mut demands = Vec::new();
     for (application, (observed, request)) in question.applications.iter().zip(&requests).enumerate() {
-        for ((moved, wanted), gain) in observed.shares.iter().zip(&request.shares).zip(&request.gains) {
+        let shares = observed.shares.iter().zip(&request.shares).zip(&request.gains);
+        for (at, ((moved, wanted), gain)) in shares.enumerate() {
             let (host, resource) = (hosts.number(&moved.host), moved.resource);
             let floor = Share::clamped(moved.floor);
-            demands.push(Demand { application, host, resource, wanted: *wanted, floor, gain: *gain });
+            let in_use =
+                observed.intervals.last().map_or(Share::default(), |interval| moved.seen(interval, at).in_use());
+            demands.push(Demand { application, host, resource, wanted: *wanted, floor, in_use, gain: *gain });
         }
     }
     let of = capacities(&question.capacity, &hosts);
@@ -398,19 +415,12 @@ fn replay(observed: &ObservedApplication) -> Request {
     let mut application = Application::new(observed.settings);
     let (mut last, mut unanswered) = (None, 0);
     for interval in &observed.intervals {
-        let part = |value: Option<f64>| value.map(Fraction::clamped);
-        let shares = observed.shares.iter().enumerate().map(|(at, moved)| ObservedShare {
-            resource: moved.resource,
-            share: Share::clamped(interval.shares[at]),
-            utilisation: part(interval.utilisation.get(at).copied().flatten()),
-            floor: Share::clamped(moved.floor),
-            ceiling: Share::clamped(moved.ceiling),
-        });
+        let shares = observed.shares.iter().enumerate().map(|(at, moved)| moved.seen(interval, at));
         last = Some(application.step(&Observation {
             target_ms: observed.target_ms,
             mean_ms: interval.mean_ms,
             unanswered,
-            miss_rate: part(interval.miss_rate),
+            miss_rate: interval.miss_rate.map(Fraction::clamped),
             shares: shares.collect(),
         }));
         unanswered = if interval.mean_ms.is_none() { unanswered + 1 } else { 0 };

@@ -126,7 +126,8 @@ impl Applications {
                     Share::clamped(part.max(floor.part()).min(wanted.part()))
                 });
                 asked_for.push(*wanted);
-                demands.push(Demand { application, host: place(id), resource, wanted: needed, floor, gain: *gain });
+                let (host, in_use) = (place(id), seen.in_use());
+                demands.push(Demand { application, host, resource, wanted: needed, floor, in_use, gain: *gain });
             }
         }
         // A disk share is a part of the capacity that is configured, and that of a host's CPU and memory of all it has.

@@ -313,7 +313,7 @@ pub(super) fn use_of(sample: &WorkloadSample, resource: Resource) -> Option<f64>
 /// What contention leaves of an application's requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contention {
-    /// Part of its contended requests beyond their floors that is granted at least.
+    /// Part of its contended requests beyond their floors and what is in use that is granted at least.
     pub(super) part: f64,
     /// Part of its floors that is kept: less than 1 where those of a host add up to more than it has.
     pub(super) floors_kept: f64,
