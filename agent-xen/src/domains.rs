@@ -19,6 +19,7 @@ use crate::protocol::{
     Target, VERSION, Volunteer, Waited, Waits,
 };
 use crate::sampler::{Pace, Sampler};
+use crate::waits::Sum;
 use crate::watchdog::{Paused, Watchdog};
 
 /// How long names, targets, caps and weights are taken to be as they were.
@@ -52,6 +53,10 @@ pub(crate) struct Domains {
     sampler: Option<Sampler>,
     /// A look also tells how long the others waited.
     look_tells_waits: bool,
+    waited: Sum,
+    /// Domains that have a cap of their own, as last asked, and whose turn it is to be asked.
+    capped: Vec<Run>,
+    turn: usize,
 }
 
 impl Domains {
@@ -68,6 +73,9 @@ impl Domains {
             watchdog: None,
             sampler: None,
             look_tells_waits: false,
+            waited: Sum::default(),
+            capped: Vec::new(),
+            turn: 0,
         })
     }
 
@@ -176,15 +184,34 @@ impl Domains {
         Ok(Look { foreground_ns, volunteer_ns, lapses: self.lapses(), waits })
     }
 
+    /// Of all domains but the volunteer's and those that have a cap of their own: they wait for themselves.
     fn foreign_waits(&mut self) -> Result<ForeignWaits, Failure> {
+        self.ask_one_for_its_cap();
         self.sampler()?;
         let (Some(sampler), Some(watchdog)) = (&self.sampler, &self.watchdog) else {
             return Ok(ForeignWaits { wait_ns: 0, looked_ns: 0 });
         };
+        let (sum, capped) = (&mut self.waited, &self.capped);
         sampler.ask(Pace::Slow, |waits| {
-            let wait_ns = watchdog.with_volunteers(|volunteers| waits.of_all_but(volunteers));
-            ForeignWaits { wait_ns, looked_ns: waits.looked().1 }
+            let take = |volunteers: &[Run]| {
+                sum.take(waits.domains(), |run| !volunteers.contains(&run) && !capped.contains(&run))
+            };
+            ForeignWaits { wait_ns: watchdog.with_volunteers(take), looked_ns: waits.looked().1 }
         })
+    }
+
+    /// Each look asks one domain, so that a look costs the same however many there are.
+    fn ask_one_for_its_cap(&mut self) {
+        let domains = self.looks.domains();
+        self.turn = if self.turn + 1 < domains.len() { self.turn + 1 } else { 0 };
+        let Some(info) = domains.get(self.turn) else { return };
+        let run = info.run();
+        // One that does not tell has none that is known of.
+        let is_capped = self.hypervisor.weight_and_cap(info).is_ok_and(|(_, cap)| cap > 0);
+        self.capped.retain(|known| *known != run && domains.iter().any(|domain| domain.run() == *known));
+        if is_capped {
+            self.capped.push(run);
+        }
     }
 
     /// Of the domains that were listed last.

@@ -20,6 +20,11 @@ impl Looks {
         &mut self.now
     }
 
+    /// The domains of the last look, by rising number.
+    pub(crate) fn domains(&self) -> &[DomainInfo] {
+        &self.before
+    }
+
     /// Takes in the list in [`Looks::next`]. Answers what everybody else and what the volunteer used since the first
     /// look, in ns. A domain that is new used all its time since the last look; what one that is gone used after it is
     /// lost.

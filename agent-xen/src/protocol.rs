@@ -137,8 +137,8 @@ pub(crate) struct Look {
     pub(crate) waits: Option<ForeignWaits>,
 }
 
-/// How long the domains that are not the volunteer's waited for a CPU, by looks at their virtual CPUs. It goes back when one
-/// of them is gone.
+/// How long the domains that are not the volunteer's, and have no cap of their own, waited for a CPU, by looks at their virtual
+/// CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct ForeignWaits {
     pub(crate) wait_ns: u64,

@@ -143,12 +143,6 @@ impl Waits {
         self.domains.get(at).filter(|domain| domain.run == run)
     }
 
-    /// How long all but these waited, together.
-    pub(crate) fn of_all_but(&self, runs: &[Run]) -> u64 {
-        let others = self.domains.iter().filter(|domain| !runs.contains(&domain.run));
-        others.fold(0, |sum, domain| sum.saturating_add(domain.wait_ns))
-    }
-
     /// Looks that counted, and the time that they stand for.
     pub(crate) fn looked(&self) -> (u64, u64) {
         (self.looks, self.looked_ns)
@@ -157,6 +151,29 @@ impl Waits {
     /// For how many virtual CPUs each stands that was asked for in the last look.
     pub(crate) fn scale(&self) -> u64 {
         self.scale
+    }
+}
+
+/// How long some of the domains waited, together, from question to question. It never goes back.
+#[derive(Debug, Default)]
+pub(crate) struct Sum {
+    /// What each had waited at the last question, by rising number.
+    before: Vec<(Run, u64)>,
+    total_ns: u64,
+}
+
+impl Sum {
+    /// Adds what these domains, by rising number, have waited since the last question, of those that count now.
+    pub(crate) fn take(&mut self, domains: &[Waited], counts: impl Fn(Run) -> bool) -> u64 {
+        for domain in domains.iter().filter(|domain| counts(domain.run)) {
+            let at = self.before.binary_search_by_key(&domain.run.id, |(run, _)| run.id);
+            let before = at.ok().and_then(|at| self.before.get(at)).filter(|(run, _)| *run == domain.run);
+            let since = before.map_or(0, |(_, before)| domain.wait_ns.saturating_sub(*before));
+            self.total_ns = self.total_ns.saturating_add(since);
+        }
+        self.before.clear();
+        self.before.extend(domains.iter().map(|domain| (domain.run, domain.wait_ns)));
+        self.total_ns
     }
 }
 
@@ -221,6 +238,20 @@ mod tests {
         assert_eq!(look([3, 7, 10], 1), [10, 0, 10], "of the two that had that CPU, the one that used more");
         assert_eq!(look([3, 7, 20], 1), [20, 10, 20], "neither has run since the last look");
         assert_eq!(look([5, 9, 20], 0), [30, 20, 30], "none had that CPU");
+    }
+
+    #[test]
+    fn a_sum_of_some_domains_takes_no_past_in_and_never_goes_back() {
+        let waited =
+            |id: u16, wait_ns| Waited { run: Run { id, uuid: [id as u8; 16] }, cpu_ns: 0, wait_ns, counter_ns: 0 };
+        let mut sum = Sum::default();
+        assert_eq!(sum.take(&[waited(0, 50), waited(3, 7)], |_| true), 0, "what was before the first question");
+        assert_eq!(sum.take(&[waited(0, 55), waited(3, 10)], |run| run.id != 3), 5);
+        assert_eq!(sum.take(&[waited(0, 55), waited(3, 900)], |run| run.id != 3), 5);
+        assert_eq!(sum.take(&[waited(0, 56), waited(3, 902)], |_| true), 8, "it counts from now on, not its past");
+        assert_eq!(sum.take(&[waited(3, 903)], |_| true), 9, "one is gone");
+        let anew = Waited { run: Run { id: 3, uuid: [9; 16] }, ..waited(3, 1_000) };
+        assert_eq!(sum.take(&[anew], |_| true), 9, "its number is another's");
     }
 
     #[test]

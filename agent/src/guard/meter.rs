@@ -360,7 +360,7 @@ impl Source {
     }
 }
 
-/// What the foreground waited for between two readings; `None` when nobody has looked between them, or a domain is gone since.
+/// What the foreground waited for between two readings; `None` when nobody has looked between them.
 fn waits_between(last: ForegroundWaits, now: ForegroundWaits) -> Option<CoreShare> {
     let looked_ns = now.looked_ns.checked_sub(last.looked_ns).filter(|looked_ns| *looked_ns > 0)?;
     now.wait_ns.checked_sub(last.wait_ns).map(|wait_ns| CoreShare::from_cpu_time(wait_ns, looked_ns))

@@ -83,7 +83,8 @@ pub(crate) struct Look {
     pub(crate) physical_cpus: u32,
 }
 
-/// How long the foreground's domains waited for a CPU, together. It goes back when one of them is gone.
+/// How long the foreground's domains that have no cap of their own waited for a CPU, together. It begins anew with another
+/// helper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct ForegroundWaits {
     pub(crate) wait_ns: u64,

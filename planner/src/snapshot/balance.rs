@@ -59,6 +59,9 @@ pub struct Asked {
     /// What it is not cut below, as long as all floors there fit; at most `wanted`.
     #[serde(default)]
     pub floor: f64,
+    /// What is in use of it, which it is not cut below where the floors leave room; part of the host.
+    #[serde(default)]
+    pub in_use: f64,
     /// ∂ȳ/∂w: performance that a whole host would bring; at least 0.
     pub gain: f64,
 }
@@ -286,6 +289,7 @@ pub fn arbitrate_question(question: &ArbitrateQuestion) -> Result<ArbitrateAnswe
     for (index, demand) in question.demands.iter().enumerate() {
         problems.within(&format!("demands[{index}].wanted"), demand.wanted, 0.0, 1.0);
         problems.within(&format!("demands[{index}].floor"), demand.floor, 0.0, demand.wanted);
+        problems.within(&format!("demands[{index}].in_use"), demand.in_use, 0.0, 1.0);
         problems.within(&format!("demands[{index}].gain"), demand.gain, 0.0, 1e9);
     }
     problems.end()?;
@@ -299,7 +303,7 @@ pub fn arbitrate_question(question: &ArbitrateQuestion) -> Result<ArbitrateAnswe
             resource: asked.resource,
             wanted: Share::clamped(asked.wanted),
             floor: Share::clamped(asked.floor),
-            in_use: Share::default(),
+            in_use: Share::clamped(asked.in_use),
             gain: asked.gain,
         })
         .collect();
@@ -517,6 +521,29 @@ mod tests {
             let capacities: Vec<f64> = answer.contended.iter().map(|own| own.capacity).collect();
             assert_eq!(capacities, given.map(|_| expected).into_iter().collect::<Vec<_>>());
         }
+    }
+
+    /// As the aggregator leaves it, also where a model takes its gain for zero.
+    #[test]
+    fn arbitration_leaves_what_is_in_use() {
+        let asked = |name: &str, in_use, gain| Asked {
+            application: ApplicationId::new(name).unwrap(),
+            tier: None,
+            host: host("h1"),
+            resource: Resource::Disk,
+            wanted: 0.8,
+            floor: 0.0,
+            in_use,
+            gain,
+        };
+        let granted = |in_use| {
+            let demands = vec![asked("a", in_use, 0.0), asked("b", 0.3, 2.0)];
+            let capacity = vec![Capacity { host: host("h1"), resource: Resource::Disk, share: 1.0 }];
+            arbitrate_question(&ArbitrateQuestion { version: VERSION, capacity, demands }).map(|answer| answer.granted)
+        };
+        assert!(granted(0.0).unwrap()[0] < 0.25, "{:?}", granted(0.0));
+        assert!(granted(0.4).unwrap()[0] >= 0.4 - 1e-9, "{:?}", granted(0.4));
+        assert!(granted(1.5).unwrap_err().to_string().contains("demands[0].in_use: is 1.5"));
     }
 
     #[test]
