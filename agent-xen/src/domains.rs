@@ -31,6 +31,25 @@ const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 /// The least cap there is, in percent of one CPU.
 const LEAST_CAP: u16 = 1;
 
+/// How long virtual CPUs may go unlooked at while their waits are asked for. (Chosen: dozens of looks.)
+const UNLOOKED: Duration = Duration::from_secs(3);
+
+/// Whether the sampler goes on. It rests while nobody asks.
+#[derive(Debug, Default)]
+struct Looked {
+    /// The time that was looked at, when it was last another, and when it was last asked for.
+    last: Option<(u64, Instant, Instant)>,
+}
+
+impl Looked {
+    fn goes_on(&mut self, looked_ns: u64, now: Instant) -> bool {
+        let kept = self.last.filter(|(_, _, asked)| now.duration_since(*asked) < UNLOOKED);
+        let since = kept.filter(|(before, _, _)| *before == looked_ns).map_or(now, |(_, since, _)| since);
+        self.last = Some((looked_ns, since, now));
+        now.duration_since(since) < UNLOOKED
+    }
+}
+
 /// What changes seldom.
 #[derive(Debug, Clone, Default)]
 struct Slow {
@@ -51,12 +70,15 @@ pub(crate) struct Domains {
     looks: Looks,
     watchdog: Option<Watchdog>,
     sampler: Option<Sampler>,
-    /// A look also tells how long the others waited.
-    look_tells_waits: bool,
+    /// Pools in which the volunteer's weight is not enough.
+    credit_pools: Vec<u32>,
     waited: Sum,
+    looked: Looked,
+    /// The volunteer's domains as of the last look.
+    volunteers: Vec<Run>,
     /// Domains that have a cap of their own, as last asked, and whose turn it is to be asked.
     capped: Vec<Run>,
-    turn: usize,
+    turn: Option<usize>,
 }
 
 impl Domains {
@@ -72,10 +94,12 @@ impl Domains {
             looks: Looks::default(),
             watchdog: None,
             sampler: None,
-            look_tells_waits: false,
+            credit_pools: Vec::new(),
             waited: Sum::default(),
+            looked: Looked::default(),
+            volunteers: Vec::new(),
             capped: Vec::new(),
-            turn: 0,
+            turn: None,
         })
     }
 
@@ -150,7 +174,7 @@ impl Domains {
         }
         let run = |volunteer: &Volunteer| Ok(Run { id: volunteer.id, uuid: parse_uuid(&volunteer.uuid)? });
         let volunteers = volunteers.iter().map(run).collect::<Result<Vec<Run>, Failure>>()?;
-        self.look_tells_waits = self.is_any_under_credit(&volunteers)?;
+        self.turn = None;
         if self.watchdog.is_none() {
             let own = Hypervisor::open()?;
             let mut infos = Vec::new();
@@ -164,11 +188,16 @@ impl Domains {
         Ok(())
     }
 
-    /// The scheduler of one of these domains is the one whose weights do little for whoever wakes up.
-    fn is_any_under_credit(&mut self, runs: &[Run]) -> Result<bool, Failure> {
-        self.hypervisor.list_into(&mut self.infos)?;
-        let pools = self.infos.iter().filter(|info| runs.contains(&info.run())).map(|info| info.pool);
-        Ok(pools.into_iter().any(|pool| self.hypervisor.is_credit(pool)))
+    /// Pools of the volunteer's domains of the last look under the scheduler whose weights do little for whoever wakes up. They are
+    /// asked for once in all domains' turns, because domains move between pools.
+    fn find_credit_pools(&mut self) -> Result<(), Failure> {
+        self.credit_pools.clear();
+        for info in self.looks.domains().iter().filter(|info| self.volunteers.contains(&info.run())) {
+            if !self.credit_pools.contains(&info.pool) && self.hypervisor.is_credit(info.pool)? {
+                self.credit_pools.push(info.pool);
+            }
+        }
+        Ok(())
     }
 
     fn look(&mut self) -> Result<Look, Failure> {
@@ -180,31 +209,48 @@ impl Domains {
         if let Some(watchdog) = &self.watchdog {
             watchdog.renew(Instant::now());
         }
-        let waits = if self.look_tells_waits { Some(self.foreign_waits()?) } else { None };
+        let waits = self.foreign_waits(Instant::now())?;
         Ok(Look { foreground_ns, volunteer_ns, lapses: self.lapses(), waits })
     }
 
-    /// Of all domains but the volunteer's and those that have a cap of their own: they wait for themselves.
-    fn foreign_waits(&mut self) -> Result<ForeignWaits, Failure> {
+    /// Of all domains in pools where the volunteer's weight is not enough, but its own and those that have a cap of their own: they
+    /// wait for that. `None` where there is no such pool.
+    fn foreign_waits(&mut self, now: Instant) -> Result<Option<ForeignWaits>, Failure> {
+        self.volunteers.clear();
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.with_volunteers(|volunteers| self.volunteers.extend_from_slice(volunteers));
+        }
+        let next = self.turn.map_or(usize::MAX, |turn| turn + 1);
+        let is_round = next >= self.looks.domains().len();
+        self.turn = Some(if is_round { 0 } else { next });
+        if is_round {
+            self.find_credit_pools()?;
+        }
+        if self.credit_pools.is_empty() {
+            return Ok(None);
+        }
         self.ask_one_for_its_cap();
         self.sampler()?;
-        let (Some(sampler), Some(watchdog)) = (&self.sampler, &self.watchdog) else {
-            return Ok(ForeignWaits { wait_ns: 0, looked_ns: 0 });
+        let Some(sampler) = &self.sampler else { return Ok(None) };
+        let (sum, capped, pools, looks) = (&mut self.waited, &self.capped, &self.credit_pools, &self.looks);
+        let (volunteers, looked) = (&self.volunteers, &mut self.looked);
+        let counts = |run: Run| {
+            let is_beside = looks.pool_of(run).is_some_and(|pool| pools.contains(&pool));
+            is_beside && !volunteers.contains(&run) && !capped.contains(&run)
         };
-        let (sum, capped) = (&mut self.waited, &self.capped);
-        sampler.ask(Pace::Slow, |waits| {
-            let take = |volunteers: &[Run]| {
-                sum.take(waits.domains(), |run| !volunteers.contains(&run) && !capped.contains(&run))
-            };
-            ForeignWaits { wait_ns: watchdog.with_volunteers(take), looked_ns: waits.looked().1 }
-        })
+        let take = |waits: &crate::waits::Waits| (sum.take(waits.domains(), counts), waits.looked().1);
+        let (wait_ns, looked_ns) = sampler.ask(Pace::Slow, take)?;
+        if !looked.goes_on(looked_ns, now) {
+            let for_s = UNLOOKED.as_secs();
+            return Err(Failure::unsupported(format!("nobody has looked at the virtual CPUs for {for_s} s")));
+        }
+        Ok(Some(ForeignWaits { wait_ns, looked_ns }))
     }
 
     /// Each look asks one domain, so that a look costs the same however many there are.
     fn ask_one_for_its_cap(&mut self) {
         let domains = self.looks.domains();
-        self.turn = if self.turn + 1 < domains.len() { self.turn + 1 } else { 0 };
-        let Some(info) = domains.get(self.turn) else { return };
+        let Some(info) = self.turn.and_then(|turn| domains.get(turn)) else { return };
         let run = info.run();
         // One that does not tell has none that is known of.
         let is_capped = self.hypervisor.weight_and_cap(info).is_ok_and(|(_, cap)| cap > 0);
@@ -466,6 +512,16 @@ mod tests {
         assert_eq!(of(&[Err(moved.clone()), Ok((256, 0))]), Ok(Some((256, 0))));
         assert_eq!(of(&[Err(moved.clone()), Err(none)]), Ok(None));
         assert_eq!(of(&[Err(moved.clone()), Err(moved.clone())]), Err(moved), "it is told");
+    }
+
+    #[test]
+    fn a_sampler_that_stands_still_while_it_is_asked_is_noticed_and_one_that_rested_is_not() {
+        let (mut looked, start) = (Looked::default(), Instant::now());
+        let mut at = |s: u64, looked_ns| looked.goes_on(looked_ns, start + Duration::from_secs(s));
+        assert!(at(0, 0) && at(1, 5) && at(2, 5) && at(3, 5), "it looked after the first second");
+        assert!(!at(4, 5), "for three seconds it did not");
+        assert!(at(5, 6));
+        assert!(at(500, 6) && at(501, 7), "nobody asked");
     }
 
     #[test]

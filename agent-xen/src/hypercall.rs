@@ -254,9 +254,12 @@ impl Hypervisor {
         name_of(self.scheduler)
     }
 
-    /// This pool's scheduler is the old one, credit. One that does not tell is none.
-    pub(crate) fn is_credit(&self, pool: u32) -> bool {
-        self.scheduler_of(pool).is_ok_and(|scheduler| scheduler == CREDIT)
+    /// This pool's scheduler is the old one, credit.
+    pub(crate) fn is_credit(&self, pool: u32) -> Result<bool, Failure> {
+        let scheduler = self.scheduler_of(pool);
+        let scheduler =
+            scheduler.map_err(|error| Failure::io(format!("failed to find the scheduler of pool {pool}"), &error))?;
+        Ok(scheduler == CREDIT)
     }
 
     pub(crate) fn physical_cpus(&self) -> Result<u32, Failure> {

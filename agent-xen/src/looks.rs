@@ -25,6 +25,12 @@ impl Looks {
         &self.before
     }
 
+    /// The pool of CPUs of a domain of the last look.
+    pub(crate) fn pool_of(&self, run: Run) -> Option<u32> {
+        let at = self.before.binary_search_by_key(&run.id, |domain| domain.id).ok()?;
+        self.before.get(at).filter(|domain| domain.run() == run).map(|domain| domain.pool)
+    }
+
     /// Takes in the list in [`Looks::next`]. Answers what everybody else and what the volunteer used since the first
     /// look, in ns. A domain that is new used all its time since the last look; what one that is gone used after it is
     /// lost.

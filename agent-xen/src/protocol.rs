@@ -7,7 +7,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 /// Version of the messages.
-pub(crate) const VERSION: u64 = 3;
+pub(crate) const VERSION: u64 = 4;
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn questions() {
-        assert_eq!(parse(br#"{"hello":{"version":3}}"#), Ok(Request::Hello { version: 3 }));
+        assert_eq!(parse(br#"{"hello":{"version":4}}"#), Ok(Request::Hello { version: 4 }));
         assert_eq!(parse(br#"{"sample":{}}"#), Ok(Request::Sample {}));
         let Ok(Request::Set(set)) = parse(br#"{"set":{"uuid":"u","cap_percent":30}}"#) else { panic!() };
         assert_eq!(set.setting(), Ok(Setting::Cap(30)));

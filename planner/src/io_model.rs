@@ -18,7 +18,7 @@ use crate::half_life;
 pub const SATURATED: f64 = 0.95;
 /// Utilisation below which nothing is known about the disks' limit. Chosen.
 const IDLE: f64 = 0.01;
-/// Points kept: at one per 10 s almost three hours.
+/// Points kept: at one per 10 s almost three hours of a size.
 const MOST_POINTS: usize = 1_000;
 /// Half-life of a point, in seconds. Chosen: ten evaluation intervals of RHIC.
 const HALF_LIFE_S: f64 = 600.0;
@@ -72,7 +72,10 @@ impl IoModel {
     pub fn observe(&mut self, point: IoPoint) {
         if point.potential > CoreShare::ZERO && point.at_s.is_finite() {
             if self.points.len() >= MOST_POINTS {
-                self.points.pop_front();
+                // One of another size may be all that is known of that, as those of the profile.
+                let near = point.potential.percent() * BANDWIDTH;
+                let is_like = |old: &IoPoint| (old.potential.percent() - point.potential.percent()).abs() <= near;
+                self.points.remove(self.points.iter().position(is_like).unwrap_or(0));
             }
             self.points.push_back(point);
         }

@@ -218,10 +218,11 @@ impl Sizing<'_> {
         }
     }
 
-    /// Part of the slots, of these on volunteers and the dedicated ones, that finds a task: the others do nothing.
+    /// Part of the slots, of these on volunteers and the dedicated ones, that finds a task: the others do nothing. Where work is
+    /// left and no task is told of, all of them may.
     fn part_with_tasks(&self, slots: u32) -> f64 {
         let all = slots.saturating_add(self.dedicated_slots);
-        if all > self.unfinished { f64::from(self.unfinished) / f64::from(all) } else { 1.0 }
+        if self.unfinished > 0 && all > self.unfinished { f64::from(self.unfinished) / f64::from(all) } else { 1.0 }
     }
 
     /// Power the job answers for: dedicated hosts whole, volunteers what they add to their hosts (RHIC §4.4).

@@ -154,8 +154,10 @@ impl Room<'_> {
         let foreground = capacity * (self.trace.next().unwrap_or(0.0) / 100.0);
         let mut used = CoreShare::ZERO;
         for _ in 0..GUARD_STEPS {
-            let verdict =
-                self.guard.step(GuardSample { capacity, foreground, waits: None }, 1.0 / f64::from(GUARD_STEPS));
+            let verdict = self.guard.step(
+                GuardSample { capacity, foreground, waits: None, volunteer_most: None },
+                1.0 / f64::from(GUARD_STEPS),
+            );
             let most = verdict.allowance.min(self.cap).min(CoreShare::from_cores(self.slots));
             used += most * (1.0 / f64::from(GUARD_STEPS));
         }

@@ -211,7 +211,9 @@ fn harvested(pair: &Pair, slurm: &Slurm) {
         let state = slurm.ask("sinfo", &["-h", "-N", "-n", node, "-o", "%T|%E"]);
         println!("{node}: {} tasks; {}", on(node), state.trim());
         let ours = state.contains("drain") && state.contains("gleaner: not harvested now");
-        assert!(ours || on(node) == 0, "{node}: {state}");
+        // Killed shortly before the end its slurmd may not have been started again: a node that is down is its operator's.
+        let is_down = node == second && state.starts_with("down");
+        assert!(ours || is_down || on(node) == 0, "{node}: {state}");
     }
     // An aggregator that ends gives arrays back what they had.
     let left = slurm.submit("games", 30, 2.0, &["--nice=30"]);

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use gleaner_planner::guard::Yields;
 use gleaner_types::command::Quota;
 use gleaner_types::report::{Levers, VolunteerKind};
+use gleaner_types::units::CoreShare;
 
 use self::adopted::Adopted;
 use self::bounds::MemoryLevers;
@@ -419,6 +420,14 @@ impl Volunteer {
         if let Containment::Domains(volunteer) = &mut self.containment {
             // Each is told once, and shown by `lacking`.
             volunteer.find_awaited(sampled, records);
+        }
+    }
+
+    /// The most CPU that its Xen domains can use; `None` for other kinds.
+    pub(crate) fn most_cpu(&self) -> Option<CoreShare> {
+        match &self.containment {
+            Containment::Domains(volunteer) => Some(volunteer.most_cpu()),
+            _ => None,
         }
     }
 

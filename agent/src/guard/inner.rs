@@ -4,7 +4,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gleaner_planner::guard::{Guard as Law, GuardSettings, Yields};
+use gleaner_planner::guard::{Guard as Law, GuardSample, GuardSettings, Yields};
 use gleaner_planner::protecting::Posture;
 use gleaner_types::command::Quota;
 use gleaner_types::error::chain;
@@ -298,7 +298,8 @@ impl Inner {
         self.hold_anew(silent);
         let before = self.status().allowance;
         self.choose_law(now);
-        let verdict = self.law.step(sample, interval_s);
+        let volunteer_most = self.volunteer.as_ref().and_then(Volunteer::most_cpu);
+        let verdict = self.law.step(GuardSample { volunteer_most, ..sample }, interval_s);
         if let Err(error) = self.enforce() {
             return self.fail(meter, &chain(&error));
         }

@@ -412,7 +412,10 @@ impl Meter {
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         let foreground = CoreShare::from_cpu_time(busy_ns.saturating_sub(volunteer_ns), interval_ns);
         let waits = now.waits.zip(last.waits).and_then(|(now, last)| waits_between(last, now));
-        Ok(Some((GuardSample { capacity: now.capacity, foreground, waits }, interval.as_secs_f64())))
+        Ok(Some((
+            GuardSample { capacity: now.capacity, foreground, waits, volunteer_most: None },
+            interval.as_secs_f64(),
+        )))
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 /// Version of the messages.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 pub(super) const PROGRAM: &str = "gleaner-agent-xen";
 /// How long an answer may take. (Chosen.)
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     const HELLO: &str =
-        r#"read l; echo '{"hello":{"version":3,"xen":"4.17.5","scheduler":"credit2","physical_cpus":2}}'; "#;
+        r#"read l; echo '{"hello":{"version":4,"xen":"4.17.5","scheduler":"credit2","physical_cpus":2}}'; "#;
 
     #[test]
     fn asks_and_is_answered() {

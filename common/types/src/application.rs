@@ -339,7 +339,7 @@ pub struct BalanceDecision {
     pub rows: u32,
     /// The model was fitted to another condition of load, because there were too few data for this one.
     pub neighbour: bool,
-    /// Part of its constrained requests beyond their floors that it got: p_a of Eq. 4.12.
+    /// Part of its constrained requests beyond their floors and what is in use of them that it got: p_a of Eq. 4.12.
     pub part: f64,
     /// Its shares.
     pub shares: Vec<ShareDecision>,

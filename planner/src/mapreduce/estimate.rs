@@ -177,8 +177,8 @@ impl<'a> Estimator<'a> {
     pub fn new(situation: &'a Situation) -> Result<Self, ModelError> {
         let task_s = situation.job.workload.map_alone_s(situation.work())?;
         let wait_s = situation.job.workload.map_wait_s;
-        // The time of a core of its own, of which the slots' is `sharing_s`.
-        let alone_s = |pace_s: f64, slots: f64| pace_s.min(pace_s / slots + wait_s);
+        // The time of a core of its own: as much slower or faster than the models' as the slots' is than `sharing_s` of it.
+        let alone_s = |pace_s: f64, slots: f64| pace_s * task_s / sharing_s(task_s, wait_s, slots);
         let finished = |node: &Node| Finished {
             speed: node.speed,
             tasks: match node.map_pace_s {

@@ -186,6 +186,9 @@ fn slots_without_a_task_do_nothing() {
     let candidates = problem.decide().candidates;
     let predicted: Vec<CoreShare> = candidates.iter().map(|candidate| candidate.predicted).collect();
     assert_eq!(predicted, [100.0, 200.0, 200.0, 200.0].map(CoreShare::clamped));
+    // An engine that tells of no tasks, or whose last one ends, has work left all the same.
+    problem.unfinished = 0;
+    assert!(problem.decide().candidates.iter().all(|candidate| candidate.completion_s < 1e6));
 }
 
 #[test]

@@ -249,6 +249,11 @@ impl DomainVolunteer {
         self.held().filter(|taken| taken.held.is_bounded())
     }
 
+    /// The most CPU that they can use.
+    pub(super) fn most_cpu(&self) -> CoreShare {
+        self.bounded().map(|taken| taken.most).fold(CoreShare::ZERO, |sum, most| sum + most)
+    }
+
     /// Has the helper watch over those that are held.
     fn watch(&mut self) -> io::Result<()> {
         let held: Vec<xen::Run> = self.held().filter_map(Taken::run).collect();

@@ -434,7 +434,7 @@ fn reason(request: &Request, contention: Contention, response: &ResponseTime, ta
         _ => "",
     };
     let cut = if part < 1.0 {
-        format!("; {:.0} % of its contended requests beyond their floors granted", part * 100.0)
+        format!("; {:.0} % of its contended requests beyond floors and use granted", part * 100.0)
     } else {
         String::new()
     };

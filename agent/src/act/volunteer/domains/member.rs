@@ -60,7 +60,7 @@ pub(super) struct Taken {
     /// Its number, which another start changes.
     pub(super) id: u32,
     /// CPU of its virtual CPUs: the hypervisor takes no cap above it.
-    most: CoreShare,
+    pub(super) most: CoreShare,
     /// The ledger has what was found, so it may be changed.
     pub(super) recorded: bool,
     pub(super) held: Held,
