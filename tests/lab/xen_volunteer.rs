@@ -276,7 +276,8 @@ fn the_foreground_gets_its_cpu(xen: &mut Hypervisor, volunteer: &str, foreground
         until("the volunteer runs", || !xen.is_paused(volunteer));
         guarded.push(demand(xen));
         let state = xen.state(volunteer);
-        assert_eq!((&state["weight"], &state["cap_percent"]), (&1.into(), &0.into()), "{state}");
+        // Under credit the guard also caps it while the others wait.
+        assert!(state["weight"] == 1 && (state["cap_percent"] == 0 || scheduler == "credit"), "{state}");
         assert!(actor.restore_all().failed.is_empty());
         xen.pause(volunteer, true);
     }
