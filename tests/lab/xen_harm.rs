@@ -17,7 +17,7 @@ use gleaner_types::event::Event;
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::report::{Reading, WorkloadSample};
 
-use crate::guests::sh;
+use crate::guests::{sh, until};
 use crate::xen::run;
 use crate::xen_volunteer::{Hypervisor, make};
 
@@ -155,6 +155,11 @@ fn xen_harm_from_inside() {
     let mut agent = Agent::start();
     agent.tick();
     std::thread::sleep(Duration::from_secs(1));
+    if scheduler == "credit" {
+        let start = Instant::now();
+        until("the guard caps it while the others wait", || xen.state(&volunteer)["cap_percent"] != 0);
+        println!("{scheduler}: the guard has capped the volunteer after {} ms", start.elapsed().as_millis());
+    }
     let guarded = waited(xen, &front);
     let (sample, _) = agent.tick();
     println!(
@@ -164,9 +169,6 @@ fn xen_harm_from_inside() {
     );
     assert!(sample.cpu_wait.value().is_some(), "{:?}", sample.cpu_wait);
     assert!(guarded.per_cpu() < 0.7 * beside.per_cpu(), "beside {beside:?}, guarded {guarded:?}");
-    if scheduler == "credit" {
-        assert!(guarded.per_cpu() < 0.7 * weighed.per_cpu(), "of weight 1 {weighed:?}, guarded {guarded:?}");
-    }
 
     // How the meter counts has nothing to do with the scheduler, so it is tried under one of the two.
     if scheduler == "credit2" {
