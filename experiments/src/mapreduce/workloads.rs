@@ -221,7 +221,7 @@ const KNOWN_RUNS: usize = 31;
 pub struct Error {
     /// Of the model.
     pub model: f64,
-    /// Of the median of [`KNOWN_RUNS`] other runs: what is left where everything but the run's own noise is known.
+    /// Of the median of `KNOWN_RUNS` other runs: what is left where everything but the run's own noise is known.
     pub known: f64,
     /// Of the model against that median: what is due to equations and training.
     pub bias: f64,
