@@ -57,7 +57,7 @@ const WAITS_OVER_S: f64 = 1.0;
 /// What was seen of waits counts for so many seconds. (Chosen: longer than twenty looks may take.)
 const WAITS_KEPT_S: f64 = 3.0;
 /// The foreground is hurt when it waits for more than this share of the time that it wants a CPU. (Chosen: beside a paused
-/// volunteer, and under credit2 beside one of the least weight, it is less; under credit beside one of the least weight two fifths.)
+/// volunteer it was less in every run, and under credit beside one of the least weight more, a seventh to two fifths.)
 const WAITS_LEAST: f64 = 0.1;
 /// Averaged waits of less than so much of one CPU are chance. (Chosen: a look that meets one waiting virtual CPU makes 5 % of it, so
 /// that three of them within a second count, and two do not.)
