@@ -35,7 +35,7 @@ fn every_rule_holds_under_faults() {
     println!("{tried} seeds had limits and a volunteer in force, and every kind of knob written and put back");
     println!("harm changed a posture in {changed} seeds, and tightened one in {tightened}");
     assert!(tightened >= 4, "in {tightened} of 60 seeds alone a posture was tightened");
-    assert!(tried >= 40, "in {tried} of 60 seeds alone something was tried");
+    assert!(tried >= 42, "in {tried} of 60 seeds alone something was tried");
 }
 
 /// The event log to the letter included, in whatever folder.

@@ -231,6 +231,24 @@ fn replaces_at_once(left: bool) {
 }
 
 #[test]
+fn more_tasks_than_can_run_are_not_believed() {
+    let volunteers = |told: Option<u32>| {
+        let mut room = Room::new(&SIX);
+        room.send(Input::JobSubmitted(Box::new(cluster("j", &["d1", "d2"]))));
+        room.seconds(14);
+        if let Some(running) = told {
+            let told = EngineProgress { tasks_total: 10_000, ..progress(room.done, running) };
+            room.send(Input::Progress { job: JobId::new("j").unwrap(), progress: told });
+            room.send(Input::Tick);
+        }
+        room.seconds(60);
+        room.volunteers("j").len()
+    };
+    assert_eq!(volunteers(None), 4);
+    assert_eq!(volunteers(Some(u32::MAX)), 4);
+}
+
+#[test]
 fn held_and_refusing_hosts_are_left_alone() {
     let mut room = Room::new(&SIX);
     room.submit_sized(cluster("j", &["d1", "d2"]), 4);

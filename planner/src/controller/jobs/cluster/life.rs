@@ -85,7 +85,6 @@ impl Job {
     pub(in crate::controller::jobs) fn observe_cluster(&mut self, hosts: &Hosts, now: Timestamp) {
         let Some(spec) = self.status.spec.workers.hosts() else { return };
         let (WorkerState::Hosts(cluster), Some(progress)) = (&mut self.workers, &self.status.progress) else { return };
-        cluster.running_s += f64::from(progress.tasks_running);
         cluster.losses.1 += cluster.volunteers.len() as f64;
         cluster.finish_set_ups(self.status.spec.set_up_s, now);
         let running_on = |id: &HostId| progress.workers.get(id).map_or(0, |worker| worker.tasks_running);
@@ -104,6 +103,11 @@ impl Job {
             }
         };
         let workers: Vec<WorkerSecond> = known.map(worker).collect();
+        // An engine may say anything once. No more can run than there are slots and unfinished tasks.
+        let slots = workers.iter().fold(0_u32, |sum, worker| sum.saturating_add(worker.slots));
+        let over = progress.tasks_done.saturating_add(progress.tasks_failed);
+        let running = progress.tasks_running.min(slots).min(progress.tasks_total.saturating_sub(over));
+        cluster.running_s += f64::from(running);
         let second = Second {
             unchanged_s: now.seconds_since(cluster.changed),
             setting_up: progress.workers.is_empty() && !cluster.set_up_since.is_empty(),
