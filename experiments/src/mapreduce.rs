@@ -36,7 +36,7 @@ const SLOWER: f64 = 1.4;
 /// What to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Plants are this seed's and the following ones'. The seeds 1 to 20 were looked at while the code was written.
+    /// Plants are this seed's and the following ones'. The seeds 1 to 200 were looked at while the code was written.
     pub seed: u64,
     /// How many plants.
     pub runs: u64,
@@ -46,7 +46,8 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { seed: 1_001, runs: 20, traces: None }
+        // With 20 runs a share of 93 % is below 90 % in one set of seeds in seven.
+        Self { seed: 1_001, runs: 200, traces: None }
     }
 }
 

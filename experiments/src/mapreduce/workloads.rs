@@ -17,7 +17,7 @@ pub const NODE_VARIATION: f64 = 0.02;
 const VARIATION: f64 = 0.1;
 
 /// Length of a part of a longer task, in CPU seconds: that of a map task of Table II at 64 MB, whose variation the above is. A reduce task of 20 GB
-/// then has 1.7 %, and with its node's speed 2.6 %. Recorded sorts of 9 to 19 GB that took 340 to 870 s on two nodes of EC2, five runs each, have 2.1
+/// then has 2.2 %, and with its node's speed 2.9 %. Recorded sorts of 9 to 19 GB that took 340 to 870 s on two nodes of EC2, five runs each, have 2.1
 /// and 1.2 % (C3O, github.com/dos-group/c3o-experiments, `sort.tsv`, c4.2xlarge and m4.2xlarge); the paper's TeraSort was at most 2 % off (Fig. 3).
 const PART_S: f64 = 31.6;
 
