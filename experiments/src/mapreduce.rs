@@ -527,17 +527,19 @@ mod tests {
     #[test]
     fn long_tasks_vary_less() {
         use super::workloads::{Config, TERA_SORT, flat, run_alone};
-        let found = [10.0, 31.6, 126.4].map(|seconds| TERA_SORT.variation_of(seconds));
-        assert_eq!(found, [0.1, 0.1, 0.05]);
+        for (seconds, variation) in [(10.0, 0.1), (31.6, 0.1), (126.4, 0.05)] {
+            assert!((TERA_SORT.variation_of(seconds) - variation).abs() < 1e-12, "{seconds}");
+        }
         assert!((flat(TERA_SORT).variation_of(1e4) - 0.1).abs() < 1e-12);
         let config = Config { task_mb: 64.0, maps: 298, reduces: 1, map_nodes: (8, 1), reduce_nodes: (1, 1) };
         let deviation = |workload| {
-            let seconds: Vec<f64> = (0..60).map(|seed| run_alone(&workload, &config, seed).unwrap().reduce_s).collect();
+            let seconds: Vec<f64> =
+                (0..400).map(|seed| run_alone(&workload, &config, seed).unwrap().reduce_s).collect();
             let middle = mean(&seconds);
             (mean(&seconds.iter().map(|own| (own / middle - 1.0).powi(2)).collect::<Vec<_>>())).sqrt()
         };
         let (parts, whole) = (deviation(TERA_SORT), deviation(flat(TERA_SORT)));
-        assert!((0.02..0.04).contains(&parts) && (0.08..0.13).contains(&whole), "{parts} {whole}");
+        assert!((0.025..0.034).contains(&parts) && (0.09..0.115).contains(&whole), "{parts} {whole}");
     }
 
     #[test]
