@@ -531,7 +531,7 @@ mod tests {
             assert!((TERA_SORT.variation_of(seconds) - variation).abs() < 1e-12, "{seconds}");
         }
         assert!((flat(TERA_SORT).variation_of(1e4) - 0.1).abs() < 1e-12);
-        let config = Config { task_mb: 64.0, maps: 298, reduces: 1, map_nodes: (8, 1), reduce_nodes: (1, 1) };
+        let config = Config { task_mb: 64.0, maps: 298, reduces: 1, map_nodes: (4, 1), reduce_nodes: (1, 1) };
         let deviation = |workload| {
             let seconds: Vec<f64> =
                 (0..400).map(|seed| run_alone(&workload, &config, seed).unwrap().reduce_s).collect();
