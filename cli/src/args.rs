@@ -337,7 +337,7 @@ pub(crate) enum ReproduceCommand {
         details: bool,
     },
     /// Nodes added to and removed from MapReduce jobs by gray-box models: the paper's decisions, what comes of them on a simulated
-    /// Hadoop cluster, and the models' error. Takes seconds.
+    /// Hadoop cluster, and the models' error. Takes a quarter of a minute.
     Mapreduce {
         /// First seed of the clusters.
         #[arg(long, default_value_t = gleaner_experiments::mapreduce::Options::default().seed)]

@@ -12,7 +12,14 @@ const FONT: &str = "sans-serif";
 /// # Errors
 /// When there is nothing to draw.
 pub(crate) fn svg(title: &str, series: &[&Series]) -> anyhow::Result<String> {
-    let points = || series.iter().flat_map(|series| &series.points).filter(|(x, y)| x.is_finite() && y.is_finite());
+    let in_band = |series: &&Series| -> Vec<(f64, f64)> {
+        let ends = |end: usize| series.points.iter().zip(&series.band).map(move |((x, _), band)| (*x, band[end]));
+        // Along the lower end, and back along the upper one.
+        ends(0).chain(ends(1).rev()).collect()
+    };
+    let all = series.iter().flat_map(|series| series.points.iter().copied().chain(in_band(series)));
+    let all: Vec<(f64, f64)> = all.filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
+    let points = || all.iter();
     let first = series.first().filter(|_| points().next().is_some()).ok_or_else(|| anyhow!("{title}: no points"))?;
     let highest = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::NEG_INFINITY, f64::max);
     let lowest = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::INFINITY, f64::min);
@@ -39,6 +46,9 @@ pub(crate) fn svg(title: &str, series: &[&Series]) -> anyhow::Result<String> {
                 color_index += 1;
             }
             let (series, color) = (one, Palette99::pick(color_index % 16).to_rgba());
+            if !series.band.is_empty() {
+                chart.draw_series([Polygon::new(in_band(series), color.mix(0.2).filled())])?;
+            }
             let drawn = if series.points_only {
                 let circles = series.points.iter().map(|point| Circle::new(*point, 5, color.filled()));
                 chart.draw_series(circles)?
@@ -71,6 +81,7 @@ mod tests {
             y: "cost, $",
             points_only: true,
             points: vec![(3.0, 4.4)],
+            band: Vec::new(),
         };
         let text = svg("cost", &[&series]).unwrap();
         assert!(
@@ -78,5 +89,8 @@ mod tests {
             "{text}"
         );
         assert!(svg("empty", &[]).is_err());
+        let points = vec![(1.0, 4.0), (2.0, 5.0)];
+        let band = Series { points, band: vec![[3.0, 5.0], [4.0, 6.0]], points_only: false, ..series.clone() };
+        assert!(svg("band", &[&band]).unwrap().contains("<polygon") && !text.contains("<polygon"));
     }
 }

@@ -198,7 +198,7 @@ const DOCUMENTS: [Document; 36] = [
         object(always(vec![("fit", fit), ("samples", samples)]))
     }),
     ("reproduce", "gleaner reproduce, but for harm", |_| {
-        let figure = object(always(vec![
+        let mut figure = always(vec![
             ("id", text()),
             ("paper", or_null(number())),
             ("ours", or_null(number())),
@@ -206,8 +206,10 @@ const DOCUMENTS: [Document; 36] = [
             ("target", text()),
             ("holds", json!({ "type": "boolean" })),
             ("note", text()),
-        ]));
-        json!({ "type": "array", "items": figure })
+        ]);
+        let ends = json!([number(), number()]);
+        figure.push(("interval", json!({ "type": "array", "prefixItems": ends, "items": false }), false));
+        json!({ "type": "array", "items": object(figure) })
     }),
     ("reproduce-harm", "gleaner reproduce harm", |_| {
         let percents = ["harvested_percent", "harm_percent", "harm_worst_percent", "over_budget_percent", "changes"];

@@ -217,7 +217,15 @@ fn plots(out: &mut Reproduction, constant: &Experiment, changing: &Experiment, c
             if let Some(course) = experiment.courses(method, application).next() {
                 let points = value(course).into_iter().enumerate().map(|(at, value)| (at as f64, value)).collect();
                 let name = format!("{}{what}", method.name());
-                out.series.push(Series { plot: plot.to_owned(), name, x: INTERVAL, y, points_only: false, points });
+                out.series.push(Series {
+                    plot: plot.to_owned(),
+                    name,
+                    x: INTERVAL,
+                    y,
+                    points_only: false,
+                    points,
+                    band: Vec::new(),
+                });
             }
         }
     };
@@ -259,6 +267,7 @@ fn plots(out: &mut Reproduction, constant: &Experiment, changing: &Experiment, c
             y: "R(e), %",
             points_only: true,
             points: points.collect(),
+            band: Vec::new(),
         });
     }
 }

@@ -189,7 +189,7 @@ fn default_name() -> String {
 fn figures(rows: &[Row], out: &mut Vec<Figure>) {
     let ours: Vec<&Row> = rows.iter().filter(|row| row.margin.is_none()).collect();
     let mut figure = |id, ours: f64, unit, target: String, holds, note| {
-        out.push(Figure { id, paper: None, ours: Some(ours), unit, target, holds, note });
+        out.push(Figure { id, paper: None, ours: Some(ours), unit, target, holds, note, interval: None });
     };
     let cell = |row: &Row| format!("{}, {} min", row.set, row.minutes);
     for (risk, id) in [(1, "forecast.broken_p95_1pct"), (5, "forecast.broken_p95_5pct")] {
@@ -226,6 +226,7 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
                 target: "at least 0".into(),
                 holds: false,
                 note: "not measured: the target is about recorded traces".into(),
+                interval: None,
             };
             out.push(id);
             continue;
@@ -246,10 +247,11 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
             target: "at least 0".into(),
             holds: least >= 0.0,
             note,
+            interval: None,
         });
     }
     let mut figure = |id, ours: f64, unit, target: String, holds, note| {
-        out.push(Figure { id, paper: None, ours: Some(ours), unit, target, holds, note });
+        out.push(Figure { id, paper: None, ours: Some(ours), unit, target, holds, note, interval: None });
     };
     let at = ours.iter().filter(|row| row.risk == 1);
     if let Some(worst) = at.max_by(|a, b| a.outcome.first_hours_broken.total_cmp(&b.outcome.first_hours_broken)) {
@@ -319,6 +321,7 @@ fn plots(rows: &[Row], out: &mut Vec<Series>) {
                 y: "harvested, %",
                 points_only: false,
                 points: points.map(|row| (row.outcome.broken, row.outcome.harvested)).collect(),
+                band: Vec::new(),
             });
         }
     }

@@ -8,6 +8,7 @@ pub mod bconf;
 pub mod canal;
 pub mod chisim;
 pub mod forecast;
+pub mod interval;
 pub mod jobs;
 pub mod mapreduce;
 pub mod pool;
@@ -30,6 +31,9 @@ pub struct Figure {
     pub paper: Option<f64>,
     /// What this run measured; `None` when it could not, with the reason in `note`.
     pub ours: Option<f64>,
+    /// 95 % confidence interval of `ours` over the runs, for experiments that say one ([`interval`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
     /// Unit of both.
     pub unit: &'static str,
     /// What we hold ourselves to, in words.
@@ -55,6 +59,8 @@ pub struct Series {
     pub points_only: bool,
     /// The points.
     pub points: Vec<(f64, f64)>,
+    /// The least and the greatest value at each of the points, for curves that have a band; empty for others.
+    pub band: Vec<[f64; 2]>,
 }
 
 /// A row of detail behind the figures.

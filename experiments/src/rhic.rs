@@ -389,7 +389,16 @@ impl Report<'_> {
     ) {
         let ours = ours.is_finite().then_some(ours);
         let holds = holds && ours.is_some();
-        self.out.figures.push(Figure { id, paper, ours, unit, target: target.to_owned(), holds, note: note.into() });
+        self.out.figures.push(Figure {
+            id,
+            paper,
+            ours,
+            unit,
+            target: target.to_owned(),
+            holds,
+            note: note.into(),
+            interval: None,
+        });
     }
 
     fn detail(
@@ -709,6 +718,7 @@ impl Report<'_> {
                 y,
                 points_only,
                 points,
+                band: Vec::new(),
             };
             let mut series = Vec::new();
             for (price, cents) in VOLUNTEER_PRICES.into_iter().zip([20, 42, 60, 80]) {
@@ -747,6 +757,7 @@ impl Report<'_> {
                     y: "volunteers",
                     points_only: false,
                     points: steps,
+                    band: Vec::new(),
                 });
             }
             self.out.series.extend(series);
@@ -767,6 +778,7 @@ impl Report<'_> {
                 y: "runtime over deadline",
                 points_only: true,
                 points,
+                band: Vec::new(),
             });
         }
     }

@@ -274,7 +274,7 @@ fn figure(
     note: String,
 ) -> Figure {
     let ours = ours.is_finite().then_some(ours);
-    Figure { id, paper, ours, unit, target: target.to_owned(), holds: holds && ours.is_some(), note }
+    Figure { id, paper, ours, unit, target: target.to_owned(), holds: holds && ours.is_some(), note, interval: None }
 }
 
 fn static_figures(out: &mut Reproduction, constant: &[Runs]) {
@@ -411,7 +411,15 @@ fn accuracy(out: &mut Reproduction, seeds: &[u64]) {
 }
 
 fn curve(plot: &str, name: &str, y: &'static str, points: Vec<(f64, f64)>) -> Series {
-    Series { plot: plot.to_owned(), name: name.to_owned(), x: "control interval", y, points_only: false, points }
+    Series {
+        plot: plot.to_owned(),
+        name: name.to_owned(),
+        x: "control interval",
+        y,
+        points_only: false,
+        points,
+        band: Vec::new(),
+    }
 }
 
 const RESPONSE: &str = "mean response time, s";

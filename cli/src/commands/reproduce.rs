@@ -94,22 +94,29 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         print("")?;
     }
     let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.2}"));
+    let intervals = reproduction.figures.iter().any(|figure| figure.interval.is_some());
+    let between = |interval: [f64; 2]| format!("{:.2} to {:.2}", interval[0], interval[1]);
     let rows: Vec<Vec<String>> = reproduction
         .figures
         .iter()
         .map(|figure| {
-            vec![
-                figure.id.to_owned(),
-                number(figure.paper),
-                number(figure.ours),
+            let interval = intervals.then(|| figure.interval.map_or_else(|| "-".into(), between));
+            let mut row = vec![figure.id.to_owned(), number(figure.paper), number(figure.ours)];
+            row.extend(interval);
+            row.extend([
                 figure.unit.to_owned(),
                 figure.target.clone(),
                 if figure.holds { "holds" } else { "MISSED" }.to_owned(),
                 figure.note.clone(),
-            ]
+            ]);
+            row
         })
         .collect();
-    print(&format::table(&["FIGURE", "PAPER", "OURS", "UNIT", "TARGET", "", "WHAT IT IS"], &rows))?;
+    let mut head = vec!["FIGURE", "PAPER", "OURS", "UNIT", "TARGET", "", "WHAT IT IS"];
+    if intervals {
+        head.insert(3, "95 % OVER RUNS");
+    }
+    print(&format::table(&head, &rows))?;
     for note in &reproduction.skipped {
         print(&format!("SKIPPED: {note}"))?;
     }

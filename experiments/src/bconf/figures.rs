@@ -12,7 +12,16 @@ pub(super) fn figure(
     note: String,
 ) -> Figure {
     let ours = ours.is_finite().then_some(ours);
-    Figure { id, paper: paper.into(), ours, unit, target: target.to_owned(), holds: holds && ours.is_some(), note }
+    Figure {
+        id,
+        paper: paper.into(),
+        ours,
+        unit,
+        target: target.to_owned(),
+        holds: holds && ours.is_some(),
+        note,
+        interval: None,
+    }
 }
 
 pub(super) fn detail(

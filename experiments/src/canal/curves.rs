@@ -14,7 +14,7 @@ const STEP_S: f64 = 20.0;
 const RANGES: [(&str, std::ops::RangeInclusive<u32>); 3] = [("small", 1..=3), ("medium", 4..=6), ("large", 7..=9)];
 
 fn line(plot: String, name: &str, (x, y): (&'static str, &'static str), points: Vec<(f64, f64)>) -> Series {
-    Series { plot, name: name.to_owned(), x, y, points_only: false, points }
+    Series { plot, name: name.to_owned(), x, y, points_only: false, points, band: Vec::new() }
 }
 
 /// The part of the values that are at most each of them.

@@ -66,7 +66,16 @@ pub(super) fn figure(
     note: &str,
 ) -> Figure {
     let ours = ours.is_finite().then_some(ours);
-    Figure { id, paper: Some(paper), ours, unit, target, holds: holds && ours.is_some(), note: note.to_owned() }
+    Figure {
+        id,
+        paper: Some(paper),
+        ours,
+        unit,
+        target,
+        holds: holds && ours.is_some(),
+        note: note.to_owned(),
+        interval: None,
+    }
 }
 
 /// Worst over the workloads of what a policy's outcomes are.

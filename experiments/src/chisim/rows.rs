@@ -71,7 +71,16 @@ fn figures(out: &mut Reproduction, played: &Played) {
     let mut figure = |id: Id, paper: f64, ours: Option<f64>, unit, (target, holds): (String, bool), note: String| {
         let id = if played.generated { id.1 } else { id.0 };
         let paper = (!played.generated).then_some(paper);
-        out.figures.push(Figure { id, paper, ours, unit, target, holds: holds && ours.is_some(), note });
+        out.figures.push(Figure {
+            id,
+            paper,
+            ours,
+            unit,
+            target,
+            holds: holds && ours.is_some(),
+            note,
+            interval: None,
+        });
     };
     let published = |(least, most): (f64, f64), ours: Option<f64>| {
         (format!("{least} to {most}"), ours.is_some_and(|ours| (least..=most).contains(&ours)))
@@ -260,6 +269,7 @@ fn curves(out: &mut Reproduction, plot: &str, outcome: &Outcome) {
             y: "nodes",
             points_only: false,
             points: week.map(|(hour, row)| (hour as f64 * HOUR_S / 86_400.0, row[index])).collect(),
+            band: Vec::new(),
         });
     }
 }

@@ -40,8 +40,19 @@ pub struct Workload {
     pub segment_s: f64,
     /// Seconds to reduce and write a MB.
     pub reduce_s_per_mb: f64,
-    /// Coefficient of variation of a map task's time and of a reduce task's.
-    pub variation: [f64; 2],
+    /// Coefficient of variation of the time of a task of at most `part_s`.
+    pub variation: f64,
+    /// A longer task is the sum of independent parts of this length, in CPU seconds: spills and passes of a merge. Infinite for tasks whose
+    /// variation does not depend on their length.
+    pub part_s: f64,
+}
+
+impl Workload {
+    /// Coefficient of variation of a task of so many seconds: of n independent parts it is that of one over √n.
+    #[must_use]
+    pub fn variation_of(&self, seconds: f64) -> f64 {
+        self.variation * (self.part_s / seconds).sqrt().min(1.0)
+    }
 }
 
 /// A job of the plant.
@@ -61,6 +72,20 @@ pub struct Job {
     pub after: Option<usize>,
     /// What it does.
     pub workload: Workload,
+}
+
+impl Job {
+    /// What a reduce task copies, in MB.
+    fn reduce_mb(&self) -> f64 {
+        self.input_mb * self.workload.output_ratio / f64::from(self.reduces)
+    }
+
+    /// CPU seconds of a reduce task after copying, without noise.
+    fn reduce_s(&self) -> f64 {
+        let own = &self.workload;
+        let per_mb = own.merge_s_per_mb + own.reduce_s_per_mb;
+        own.start_s + self.reduce_mb() * per_mb + f64::from(self.maps) * own.segment_s
+    }
 }
 
 /// A node of the plant.
@@ -484,7 +509,7 @@ impl Plant {
         let there = own.maps.iter().filter(|state| matches!(state, MapState::Done { .. })).count();
         let there = u32::try_from(there).unwrap_or(u32::MAX);
         let workload = own.job.workload;
-        let output_mb = own.job.input_mb * workload.output_ratio / f64::from(own.job.reduces);
+        let output_mb = own.job.reduce_mb();
         let core = self.idlest(self.running[at].node);
         let own = &self.jobs[job];
         let task = &mut self.running[at];
@@ -493,10 +518,8 @@ impl Plant {
             task.copied = there;
             (Step::Copy, segments * output_mb / f64::from(own.job.maps) / workload.copy_mb_per_s)
         } else if own.maps_end_s.is_some() {
-            let per_mb = workload.merge_s_per_mb + workload.reduce_s_per_mb;
-            let seconds = output_mb * per_mb + f64::from(own.job.maps) * workload.segment_s;
             task.core = core;
-            (Step::Reduce, (workload.start_s + seconds) * task.noise)
+            (Step::Reduce, own.job.reduce_s() * task.noise)
         } else {
             (Step::Copy, f64::INFINITY)
         };
@@ -569,7 +592,7 @@ impl Plant {
         let workload = own.job.workload;
         if !map {
             let task = own.reduces_waiting.pop().unwrap_or(0);
-            let noise = self.reduce_noise.around_one(workload.variation[1]);
+            let noise = self.reduce_noise.around_one(workload.variation_of(own.job.reduce_s()));
             self.running.push(Running {
                 job,
                 task,
@@ -590,10 +613,11 @@ impl Plant {
         had(&mut own.slot_s, node, now_s - idle_s.max(first_s));
         own.attempts += 1;
         let stream = (STREAMS[2] << 32) + (job as u64) * 1_000_000 + own.attempts;
-        let noise = Random::part(self.seed, stream).around_one(workload.variation[0]);
         let size = own.sizes_mb[task];
         let spilled = (size - workload.sort_mb).max(0.0);
-        let left = (workload.start_s + workload.map_s_per_mb * size + workload.spill_s_per_mb * spilled) * noise;
+        let seconds = workload.start_s + workload.map_s_per_mb * size + workload.spill_s_per_mb * spilled;
+        let noise = Random::part(self.seed, stream).around_one(workload.variation_of(seconds));
+        let left = seconds * noise;
         self.running.push(Running { job, task, node, core, step: Step::Map, left, whole: left, copied: 0, noise });
     }
 }

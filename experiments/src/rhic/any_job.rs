@@ -379,7 +379,16 @@ fn figures(cases: &[Case], searches: &[Search], ours: &[Ours], out: &mut Reprodu
     let mut at_most = |id, ours: f64, unit, most: f64, note: String| {
         let value = ours.is_finite().then_some(ours);
         let holds = value.is_some_and(|value| value <= most);
-        out.figures.push(Figure { id, paper: None, ours: value, unit, target: format!("at most {most}"), holds, note });
+        out.figures.push(Figure {
+            id,
+            paper: None,
+            ours: value,
+            unit,
+            target: format!("at most {most}"),
+            holds,
+            note,
+            interval: None,
+        });
     };
     let drawn = errors(Group::Drawn);
     let (count, luckiest) = (drawn.len(), lucky(Group::Drawn));
