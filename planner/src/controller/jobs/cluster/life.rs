@@ -103,11 +103,14 @@ impl Job {
             }
         };
         let workers: Vec<WorkerSecond> = known.map(worker).collect();
-        // An engine may say anything once. No more can run than there are slots and unfinished tasks.
-        let slots = workers.iter().fold(0_u32, |sum, worker| sum.saturating_add(worker.slots));
+        // An engine may say anything once. No more can run than there are unfinished tasks, and slots on all hosts.
         let over = progress.tasks_done.saturating_add(progress.tasks_failed);
-        let running = progress.tasks_running.min(slots).min(progress.tasks_total.saturating_sub(over));
-        cluster.running_s += f64::from(running);
+        let unfinished = progress.tasks_total.saturating_sub(over);
+        let own =
+            spec.dedicated.iter().filter_map(|dedicated| Some(dedicated_slots(hosts.get(&dedicated.host)?, spec)));
+        let given = cluster.volunteers.values().chain(cluster.draining.values()).copied();
+        let slots: f64 = own.chain(given).map(f64::from).sum();
+        cluster.running_s += f64::from(progress.tasks_running.min(unfinished)).min(slots);
         let second = Second {
             unchanged_s: now.seconds_since(cluster.changed),
             setting_up: progress.workers.is_empty() && !cluster.set_up_since.is_empty(),
