@@ -308,7 +308,8 @@ impl Domains {
         };
         let backend = |device: &Box<str>| store.read(&format!("{folder}/{device}/backend")).ok();
         let backends = devices.iter().take(MOST_DEVICES).filter_map(backend);
-        Ok(Elsewhere { interfaces: backends.filter(|path| is_elsewhere(path)).count() as u32 })
+        let interfaces = backends.filter(|path| is_elsewhere(path)).count();
+        Ok(Elsewhere { interfaces: u32::try_from(interfaces).unwrap_or(u32::MAX) })
     }
 
     fn sampler(&mut self) -> Result<&Sampler, Failure> {

@@ -9,9 +9,7 @@ use gleaner_test_support::lab;
 use serde_json::Value;
 
 use crate::guests::{agent, number, sh, until};
-use crate::xen_foreground::{
-    a_hypervisor_of_another_interface_version_is_told, a_toolstack_that_holds_its_lock_stops_nothing,
-};
+use crate::xen_foreground::a_hypervisor_of_another_interface_version_is_told;
 
 pub(crate) fn run(arguments: &[&str]) -> String {
     std::fs::write("/tmp/agent.toml", "state_dir = \"/tmp/state\"\n[foreground]\nmemory_floor_mib = 16\n").unwrap();
@@ -20,7 +18,7 @@ pub(crate) fn run(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-pub(crate) fn attempt(arguments: &[&str]) -> Value {
+fn attempt(arguments: &[&str]) -> Value {
     let said = run(&[&["try", "one", "--json"], arguments].concat());
     println!("{arguments:?}: {}", said.trim());
     serde_json::from_str(&said).unwrap()
@@ -164,7 +162,6 @@ fn xen_domains_from_inside() {
     pausing_stops_a_domain();
     // What a sample costs, and what is refused, has nothing to do with the scheduler, so it is looked at under one of the two.
     if sh("xl info").contains("credit2") {
-        a_toolstack_that_holds_its_lock_stops_nothing();
         a_hypervisor_of_another_interface_version_is_told();
         println!("a sample of 3 domains costs {:.3} ms of CPU", cost_of_a_sample());
         sh("i=0; while [ $i -lt 20 ]; do MEMORY=4 mkdom idle$i idle; i=$((i + 1)); done");

@@ -1,6 +1,6 @@
 //! Limits on the traffic of a foreground Xen domain, on a real control domain booted under software emulation, and what keeps them
-//! to that domain: a domain that lies in xenstore, a name that is no text, a toolstack that stands still, a hypervisor that the
-//! helper does not know. Called by the beds that have such domains.
+//! to that domain: a domain that lies in xenstore, a name that is no text, a hypervisor that the helper does not
+//! know. Called by the beds that have such domains.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::guests::{agent, sh, until};
-use crate::xen::{attempt, knobs, run};
+use crate::xen::run;
 use crate::xen_bounds::{Peer, reads};
 
 fn queues(id: &str) -> String {
@@ -104,21 +104,6 @@ pub(crate) fn its_traffic_is_limited_and_nobody_elses(peer: &Peer, id: &str) {
     until("the queues and the cgroup are gone", || queues(id) == before[0] && groups().is_empty());
     until("it reads as before", || reads(id, Duration::from_secs(1)) > 1.5 * read);
     sh("xl destroy victim");
-}
-
-/// A toolstack that stands still while it holds its lock keeps nobody waiting but its own kind.
-pub(crate) fn a_toolstack_that_holds_its_lock_stops_nothing() {
-    let found = knobs("one");
-    let lock = std::fs::File::options().create(true).truncate(false).write(true).open("/var/lock/xl").unwrap();
-    rustix::fs::fcntl_lock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-    let waits = Command::new("sh").args(["-c", "timeout 3 mkdom late idle"]).output().unwrap();
-    assert!(!waits.status.success(), "the toolstack waits for its lock");
-    let cap = attempt(&["--for", "3", "--cpu", "30"]);
-    assert_eq!(cap["in_force"]["quota"]["at_most"], 30.0);
-    let memory = attempt(&["--for", "2", "--memory", "24M"]);
-    assert!(memory["in_force"]["memory"].as_f64().is_some(), "{memory}");
-    drop(lock);
-    assert_eq!(knobs("one"), found, "everything is as it was");
 }
 
 /// A helper that the hypervisor refuses, as one of another interface version would be, is told; the control domain is sensed on.

@@ -1,6 +1,6 @@
 //! The lever on a Xen domain's traffic on one disk. In: ceilings. Out: the kernel threads of the control domain that serve the
 //! domain's disks in a cgroup of Gleaner's, made for them and removed with the last ceiling, and `io.max` or `blkio.throttle.*`
-//! of it. Called through the catalogue; the actor calls [`keep_gathered`] once a second.
+//! of it. Called through the catalogue; the actor calls `keep_gathered` once a second.
 //!
 //! A disk that a program serves (qdisk), or another domain, has no such lever.
 
