@@ -15,8 +15,8 @@ use crate::hypercall::{CONTROL_DOMAIN, DomainInfo, Hypervisor, Run, Uuid, uuid_t
 use crate::looks::Looks;
 use crate::memory::{self, PAGE, SLACK_KIB};
 use crate::protocol::{
-    Answer, Domain, Elsewhere, Failure, ForeignWaits, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting, State,
-    Target, VERSION, Volunteer, Waited, Waits,
+    Answer, Domain, Elsewhere, Failure, ForeignWaits, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting,
+    State, Target, VERSION, Volunteer, Waited, Waits,
 };
 use crate::sampler::{Pace, Sampler};
 use crate::waits::Sum;
@@ -306,8 +306,8 @@ impl Domains {
                 return if failure.kind == Kind::Absent { Ok(Elsewhere { interfaces: 0 }) } else { Err(failure) };
             }
         };
-        let backend = |device: &Box<str>| store.read(&format!("{folder}/{device}/backend")).ok();
-        let backends = devices.iter().take(MOST_DEVICES).filter_map(backend);
+        let names = devices.iter().take(MOST_DEVICES);
+        let backends = names.filter_map(|device| store.read(&format!("{folder}/{device}/backend")).ok());
         let interfaces = backends.filter(|path| is_elsewhere(path)).count();
         Ok(Elsewhere { interfaces: u32::try_from(interfaces).unwrap_or(u32::MAX) })
     }
@@ -554,7 +554,9 @@ mod tests {
     #[test]
     fn a_backend_in_another_domain_is_elsewhere_and_nonsense_is_not() {
         assert!(is_elsewhere("/local/domain/7/backend/vif/3/0"));
-        for here in ["/local/domain/0/backend/vif/3/0", "/local/domain/x/backend", "/local/domain/7", "", "/vm/7/backend"] {
+        for here in
+            ["/local/domain/0/backend/vif/3/0", "/local/domain/x/backend", "/local/domain/7", "", "/vm/7/backend"]
+        {
             assert!(!is_elsewhere(here), "{here}");
         }
     }

@@ -141,7 +141,8 @@ pub(crate) fn target(uuid: &str) -> io::Result<MemoryTarget> {
 /// How often it is asked who serves the volunteer's domains. (Chosen: it changes with their devices alone.)
 const ELSEWHERE_PERIOD: Duration = Duration::from_secs(5);
 /// When that was last asked, and which of them have how many interfaces that others serve.
-static ELSEWHERE: Mutex<(Option<Instant>, Vec<(u32, u32)>)> = Mutex::new((None, Vec::new()));
+static ELSEWHERE: Mutex<Elsewhere> = Mutex::new((None, Vec::new()));
+type Elsewhere = (Option<Instant>, Vec<(u32, u32)>);
 
 /// Asks from time to time which interfaces of the volunteer's domains other domains serve. It waits for xenstore.
 pub(crate) fn look_elsewhere() {
