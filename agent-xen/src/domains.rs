@@ -15,8 +15,8 @@ use crate::hypercall::{CONTROL_DOMAIN, DomainInfo, Hypervisor, Run, Uuid, uuid_t
 use crate::looks::Looks;
 use crate::memory::{self, PAGE, SLACK_KIB};
 use crate::protocol::{
-    Answer, Domain, Failure, ForeignWaits, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting, State,
-    Target, VERSION, Volunteer, Waited, Waits,
+    Answer, Domain, Elsewhere, Failure, ForeignWaits, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting,
+    State, Target, VERSION, Volunteer, Waited, Waits,
 };
 use crate::sampler::{Pace, Sampler};
 use crate::waits::Sum;
@@ -28,6 +28,8 @@ const KIB: u64 = 1024;
 /// Bounds of the volunteer's lease in ms. (Chosen: shorter than the shortest a loaded control domain would miss by itself;
 /// longer than the longest would leave a volunteer to itself.)
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
+/// Most interfaces of a domain that are looked at. (Chosen: more than a domain has.)
+const MOST_DEVICES: usize = 64;
 /// The least cap there is, in percent of one CPU.
 const LEAST_CAP: u16 = 1;
 
@@ -139,6 +141,7 @@ impl Domains {
             Request::Target { uuid } => self.target(uuid).map(Answer::Target),
             Request::Waits {} => self.waits().map(Answer::Waits),
             Request::Cache {} => Ok(Answer::Cache(self.hypervisor.cache())),
+            Request::Elsewhere { id } => self.elsewhere(*id).map(Answer::Elsewhere),
         }
     }
 
@@ -289,6 +292,24 @@ impl Domains {
             memory_target_bytes: bytes("target"),
             static_most_bytes: bytes("static-max"),
         })
+    }
+
+    /// As the toolstack has it, in a place that no domain can write. Another one than libxl tells of none.
+    fn elsewhere(&mut self, id: u16) -> Result<Elsewhere, Failure> {
+        self.open_store()?;
+        let Some(store) = &self.store else { return Ok(Elsewhere { interfaces: 0 }) };
+        let folder = format!("/libxl/{id}/device/vif");
+        let devices = match store.directory(&folder) {
+            Ok(devices) => devices,
+            Err(error) => {
+                let failure = Failure::io(format!("failed to list `{folder}` of xenstore"), &error);
+                return if failure.kind == Kind::Absent { Ok(Elsewhere { interfaces: 0 }) } else { Err(failure) };
+            }
+        };
+        let names = devices.iter().take(MOST_DEVICES);
+        let backends = names.filter_map(|device| store.read(&format!("{folder}/{device}/backend")).ok());
+        let interfaces = backends.filter(|path| is_elsewhere(path)).count();
+        Ok(Elsewhere { interfaces: u32::try_from(interfaces).unwrap_or(u32::MAX) })
     }
 
     fn sampler(&mut self) -> Result<&Sampler, Failure> {
@@ -479,6 +500,12 @@ fn pause_all(hypervisor: &Hypervisor, volunteers: &[Run], infos: &mut Vec<Domain
     paused
 }
 
+/// "/local/domain/7/backend/vif/3/0" is served by domain 7.
+fn is_elsewhere(backend: &str) -> bool {
+    let server = backend.strip_prefix("/local/domain/").and_then(|rest| rest.split_once('/')?.0.parse().ok());
+    server.is_some_and(|server: u16| server != CONTROL_DOMAIN)
+}
+
 /// "12345678-9abc-def0-0102-030405060708".
 fn parse_uuid(text: &str) -> Result<Uuid, Failure> {
     let malformed = || Failure::malformed(format!("`{:.64}` is no UUID of a domain", text.escape_debug().to_string()));
@@ -522,6 +549,16 @@ mod tests {
         assert!(!at(4, 5), "for three seconds it did not");
         assert!(at(5, 6));
         assert!(at(500, 6) && at(501, 7), "nobody asked");
+    }
+
+    #[test]
+    fn a_backend_in_another_domain_is_elsewhere_and_nonsense_is_not() {
+        assert!(is_elsewhere("/local/domain/7/backend/vif/3/0"));
+        for here in
+            ["/local/domain/0/backend/vif/3/0", "/local/domain/x/backend", "/local/domain/7", "", "/vm/7/backend"]
+        {
+            assert!(!is_elsewhere(here), "{here}");
+        }
     }
 
     #[test]

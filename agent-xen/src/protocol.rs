@@ -24,6 +24,7 @@ pub(crate) enum Request {
     Target { uuid: String },
     Waits {},
     Cache {},
+    Elsewhere { id: u16 },
 }
 
 /// A domain of the volunteer, while it has this number.
@@ -93,6 +94,7 @@ pub(crate) enum Answer {
     Target(Target),
     Waits(Waits),
     Cache(Cache),
+    Elsewhere(Elsewhere),
     Error(Failure),
 }
 
@@ -191,6 +193,12 @@ pub(crate) struct Cache {
 pub(crate) struct CacheFeature {
     pub(crate) there: bool,
     pub(crate) answer: String,
+}
+
+/// What of a domain this one does not serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Elsewhere {
+    pub(crate) interfaces: u32,
 }
 
 /// How long the domains waited for a CPU, over the time that was looked at.
@@ -312,6 +320,7 @@ mod tests {
         assert_eq!(parse(br#"{"look":{}}"#), Ok(Request::Look {}));
         assert_eq!(parse(br#"{"memory":{}}"#), Ok(Request::Memory {}));
         assert_eq!(parse(br#"{"waits":{}}"#), Ok(Request::Waits {}));
+        assert_eq!(parse(br#"{"elsewhere":{"id":3}}"#), Ok(Request::Elsewhere { id: 3 }));
         let volunteers = vec![Volunteer { uuid: "u".to_owned(), id: 3 }];
         let watch = Request::Watch { volunteers, lease_ms: 1_000 };
         assert_eq!(parse(br#"{"watch":{"volunteers":[{"uuid":"u","id":3}],"lease_ms":1000}}"#), Ok(watch));

@@ -58,6 +58,7 @@ use self::volunteer::command::VolunteerCommand;
 use crate::guard::{Guard, GuardStatus, GuardView, VolunteerClock};
 use crate::harm::GuardedVolunteer;
 use crate::hierarchies::Hierarchies;
+use crate::levers::domain_disk::keep_gathered;
 use crate::levers::{AnyLever, LeverError, WorkloadLevers};
 use crate::network_bound::{NetworkBound, NetworkStatus};
 use crate::scratch::Scratch;
@@ -145,6 +146,8 @@ pub struct Actor {
     /// Memory of workloads, as last sampled.
     memory: BTreeMap<WorkloadId, MemoryState>,
     targets: BTreeMap<Target, Tracked>,
+    /// Why threads that serve the disks of limited Xen domains are not held, as the last event told.
+    disk_threads_failed: Option<String>,
     stopped: Option<Timestamp>,
     kill_failure_reported: bool,
     events: Vec<Event>,
@@ -191,6 +194,7 @@ impl Actor {
             contested: BTreeSet::new(),
             memory: BTreeMap::new(),
             targets: BTreeMap::new(),
+            disk_threads_failed: None,
             stopped: None,
             kill_failure_reported: false,
             events,
@@ -562,6 +566,7 @@ impl Actor {
     /// What time brings: leases that end, processes that must go, foreign writes. Call it once a second.
     pub fn tick(&mut self, now: Timestamp) -> Vec<Event> {
         self.tick_guard();
+        self.keep_disk_threads();
         let targets: Vec<Target> = self.targets.keys().cloned().collect();
         for target in &targets {
             let _entered = tracing::info_span!("target", target = ?target).entered();
@@ -576,6 +581,24 @@ impl Actor {
             self.events.extend(command.tick(&self.levers.volunteer, now));
         }
         std::mem::take(&mut self.events)
+    }
+
+    /// Keeps the threads that serve the disks of limited Xen domains under their ceilings, and tells once that it cannot.
+    fn keep_disk_threads(&mut self) {
+        let held = self.targets.values().filter(|tracked| tracked.lease.is_some()).flat_map(|tracked| &tracked.levers);
+        let disks = held.filter_map(|managed| match &managed.lever {
+            AnyLever::DomainDisk(disk) => Some(disk),
+            _ => None,
+        });
+        let failed = keep_gathered(disks).err().map(|error| error.to_string());
+        if failed != self.disk_threads_failed {
+            let absent = failed.clone().map(|why| {
+                let detail = format!("a thread that serves the disk of a limited Xen domain cannot be held: {why}");
+                Absence::described(AbsenceKind::Denied, detail)
+            });
+            self.events.push(Event::SensorChanged { sensor: "disk limits of Xen domains".to_owned(), absent });
+            self.disk_threads_failed = failed;
+        }
     }
 
     fn tick_guard(&mut self) {
@@ -594,6 +617,9 @@ impl Actor {
     /// is not undone. A domain that was started anew, or an interface that was plugged, is held only once it is in the ledger.
     fn record_found(&mut self) {
         let Some(guard) = self.guard.as_ref().filter(|_| self.has_found_levers()) else { return };
+        if self.volunteer_domains.is_some() && self.network.is_some() {
+            xen::look_elsewhere();
+        }
         let have = &self.ledger.contents().records;
         if guard.with_volunteer(|volunteer| volunteer.awaits_domains()) == Some(true) {
             // It may take its time, in which nobody waits for the volunteer.

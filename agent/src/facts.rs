@@ -62,8 +62,21 @@ pub enum WorkloadFacts {
     Cgroup(PathBuf),
     /// A QEMU process.
     Guest(GuestFacts),
-    /// A Xen domain, by its UUID.
-    Domain(String),
+    /// A Xen domain.
+    Domain(DomainFacts),
+}
+
+/// A Xen domain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DomainFacts {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its number, which changes with each start.
+    pub id: u32,
+    /// The control domain's ends of its network interfaces.
+    pub interfaces: Vec<String>,
+    /// The whole disks behind those of its disks that the control domain's kernel serves.
+    pub disks: Vec<DeviceNumber>,
 }
 
 /// A QEMU process.

@@ -297,7 +297,7 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
                 let error = NetworkBoundError::PassingBy(what.clone());
                 Absence::described(AbsenceKind::NotSupported, error.to_string())
             });
-            inner.events.push(Event::SensorChanged { sensor: "network bound of the guest".to_owned(), absent });
+            inner.events.push(Event::SensorChanged { sensor: holder.limiter.sensor().to_owned(), absent });
             inner.passing_by = passing_by;
         }
         inner.unheld = unheld.map(|error| chain(&error));
@@ -386,6 +386,14 @@ impl Limiter {
         match self {
             Self::Cgroup { .. } => None,
             Self::Interfaces(interfaces) => interfaces.passing_by(),
+        }
+    }
+
+    /// The sensor that tells of it.
+    fn sensor(&self) -> &'static str {
+        match self {
+            Self::Cgroup { .. } => "network bound",
+            Self::Interfaces(interfaces) => interfaces.sensor(),
         }
     }
 

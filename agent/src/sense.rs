@@ -25,7 +25,7 @@ use gleaner_types::units::{Bytes, CoreShare};
 use gleaner_wire::GuestNames;
 
 use crate::discover::{Discovery, Found, Glob, InvalidGlob};
-use crate::facts::{ForegroundFacts, GuestFacts, ProcessId, TaskCgroups, WorkloadFacts, WorkloadKey};
+use crate::facts::{DomainFacts, ForegroundFacts, GuestFacts, ProcessId, TaskCgroups, WorkloadFacts, WorkloadKey};
 use crate::hierarchies::Hierarchies;
 use crate::names::{Named, named};
 use crate::process::in_this_network_namespace;
@@ -136,6 +136,8 @@ pub struct Sensor {
     monitor_news: u64,
     /// A guest has opened or closed a tap since that was last asked.
     taps_changed: bool,
+    /// What the control domain serves to each domain, by UUID, as of the last scan.
+    domain_facts: BTreeMap<String, DomainFacts>,
     followed: BTreeMap<WorkloadKey, Followed>,
     /// The machine has hardware counters, and the config wants them.
     counters: bool,
@@ -189,6 +191,7 @@ impl Sensor {
             domains: is_control_domain(&settings.roots.proc).then(|| DomainReader::new(volunteer_domains)),
             monitor_news: 0,
             taps_changed: false,
+            domain_facts: BTreeMap::new(),
             names_changed: true,
             monitors: if settings.monitors { Some(MonitorWatch::start()?) } else { None },
             counters: settings.counters && perf::probe().is_ok(),
@@ -353,6 +356,10 @@ impl Sensor {
             }
         }
         self.watch_monitors();
+        let facts = self.domains.as_ref().map(|domains| domains.facts(&self.settings.roots.sys)).unwrap_or_default();
+        // Devices are connected some time after a domain appears, and it may be started anew under its UUID.
+        self.taps_changed |= self.domain_facts != facts;
+        self.domain_facts = facts;
     }
 
     /// Tells the monitors' thread whom to ask.
@@ -435,8 +442,8 @@ impl Sensor {
         }
     }
 
-    /// A monitor has said something new of its guest's disks and balloon, or a guest has opened or closed a tap, since
-    /// this was last asked: the facts of the foreground have changed.
+    /// A monitor has said something new of its guest's disks and balloon, a guest has opened or closed a tap, or a Xen domain has
+    /// other devices, since this was last asked: the facts of the foreground have changed.
     pub fn facts_have_news(&mut self) -> bool {
         let news = self.monitors.as_ref().map_or(0, MonitorWatch::news);
         let monitors_changed = std::mem::replace(&mut self.monitor_news, news) != news;
@@ -478,7 +485,7 @@ impl Sensor {
         let one = |(key, followed): (&WorkloadKey, &Followed)| {
             let facts = match (key, &followed.reader) {
                 (WorkloadKey::Cgroup(path), _) => WorkloadFacts::Cgroup(path.clone()),
-                (WorkloadKey::Domain(uuid), _) => WorkloadFacts::Domain(uuid.clone()),
+                (WorkloadKey::Domain(uuid), _) => WorkloadFacts::Domain(self.domain_facts.get(uuid)?.clone()),
                 (WorkloadKey::Process { pid, start_ticks }, Reader::Qemu(reader)) => {
                     let process = ProcessId { pid: *pid, start_ticks: *start_ticks };
                     WorkloadFacts::Guest(self.guest(process, reader, followed.found.monitor.as_ref()))

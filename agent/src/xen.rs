@@ -10,6 +10,7 @@
 mod guarding;
 mod helper;
 mod memory;
+pub(crate) mod served;
 
 use std::io;
 use std::path::Path;
@@ -97,10 +98,9 @@ pub(crate) fn is_control_domain(proc: &Path) -> bool {
     std::fs::read_to_string(proc.join("xen/capabilities")).is_ok_and(|text| text.contains("control_d"))
 }
 
-/// The domain whose interface this is, by the name that Linux gives the control domain's end: "vif3.0" is of domain 3, and so
-/// is "vif3.0-emu", which serves its device model.
+/// The domain whose interface this is, of this machine.
 pub(crate) fn domain_of_interface(name: &str) -> Option<u32> {
-    name.strip_prefix("vif")?.split_once('.')?.0.parse().ok()
+    served::domain_of_interface(Path::new("/sys"), name)
 }
 
 /// The hypervisor at one moment.
@@ -136,6 +136,39 @@ pub(crate) fn target(uuid: &str) -> io::Result<MemoryTarget> {
     let target = answer.get("target").cloned().unwrap_or_default();
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, format!("a target that cannot be read: {error}"));
     serde_json::from_value(target).map_err(invalid)
+}
+
+/// How often it is asked who serves the volunteer's domains. (Chosen: it changes with their devices alone.)
+const ELSEWHERE_PERIOD: Duration = Duration::from_secs(5);
+/// When that was last asked, and which of them have how many interfaces that others serve.
+static ELSEWHERE: Mutex<Elsewhere> = Mutex::new((None, Vec::new()));
+type Elsewhere = (Option<Instant>, Vec<(u32, u32)>);
+
+/// Asks from time to time which interfaces of the volunteer's domains other domains serve. It waits for xenstore.
+pub(crate) fn look_elsewhere() {
+    let mut known = ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.0.is_some_and(|at| at.elapsed() < ELSEWHERE_PERIOD) {
+        return;
+    }
+    known.0 = Some(Instant::now());
+    let before = std::mem::take(&mut known.1);
+    for id in watched().iter().map(|run| run.id) {
+        let count = |answer: &Value| answer.get("elsewhere")?.get("interfaces")?.as_u64();
+        let was = || before.iter().find(|(of, _)| *of == id).map_or(0, |(_, count)| *count);
+        // What cannot be asked now is as it was.
+        let answer = ask(&json!({ "elsewhere": { "id": id } })).ok();
+        let interfaces = answer
+            .and_then(|(answer, _)| count(&answer))
+            .map_or_else(was, |count| u32::try_from(count).unwrap_or(u32::MAX));
+        if interfaces > 0 {
+            known.1.push((id, interfaces));
+        }
+    }
+}
+
+/// Domains of the volunteer with interfaces that others serve, and how many, as last asked.
+pub(crate) fn served_elsewhere() -> Vec<(u32, u32)> {
+    ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
 }
 
 /// What the hypervisor can do with the last-level cache.
@@ -224,12 +257,6 @@ pub(crate) fn parse_sample(answer: &Value) -> io::Result<Vec<Domain>> {
 mod tests {
     use super::helper::refused;
     use super::*;
-
-    #[test]
-    fn interfaces_are_of_domains() {
-        let of = ["vif3.0", "vif12.1-emu", "vif3", "vif.0", "vifx.0", "tap3.0"].map(domain_of_interface);
-        assert_eq!(of, [Some(3), Some(12), None, None, None, None]);
-    }
 
     proptest::proptest! {
         #[test]

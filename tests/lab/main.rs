@@ -7,6 +7,7 @@ mod guests;
 mod host;
 mod xen;
 mod xen_bounds;
+mod xen_foreground;
 mod xen_harm;
 mod xen_made;
 mod xen_placing;

@@ -21,6 +21,7 @@ use gleaner_types::units::{Bytes, BytesPerSec, Fraction};
 
 use crate::guests::{agent, sh, until};
 use crate::xen::run;
+use crate::xen_foreground::its_traffic_is_limited_and_nobody_elses;
 use crate::xen_volunteer::{Hypervisor, open, order, uuid};
 
 /// Set inside a host that was booted for these tests.
@@ -56,7 +57,11 @@ impl Memory<'_> {
 }
 
 fn linux(name: &str, memory: u32, most: u32) -> String {
-    sh(&format!("MEMORY={memory} MAXMEM={most} mkdom {name} linux"));
+    linux_of("pv", name, memory, most)
+}
+
+fn linux_of(kind: &str, name: &str, memory: u32, most: u32) -> String {
+    sh(&format!("TYPE={kind} MEMORY={memory} MAXMEM={most} mkdom {name} linux"));
     until("it has booted", || sh(&format!("grep -c 'up after' /var/log/xen/console/guest-{name}.log || true")) != "0");
     uuid(name)
 }
@@ -198,7 +203,8 @@ fn one_without_a_balloon_is_told(xen: &mut Hypervisor) {
 }
 
 fn several_share(xen: &mut Hypervisor, volunteer: &str) {
-    let second = linux("second", 128, 200);
+    // Of the other kind: PVH.
+    let second = linux_of("pvh", "second", 128, 200);
     let memory = &mut Memory(xen);
     let mut actor = open(settings(&["vol", "second"]));
     order(&mut actor, 1, RUN);
@@ -246,7 +252,7 @@ fn killed_it_leaves_what_restore_puts_back(xen: &mut Hypervisor, volunteer: &str
 }
 
 /// Bytes per second that a domain sends to this one, and has from it, over some seconds.
-struct Peer {
+pub(crate) struct Peer {
     sent: Arc<AtomicU64>,
     received: Arc<AtomicU64>,
 }
@@ -276,7 +282,7 @@ impl Peer {
     }
 
     /// What the domain sends and receives, in MB/s.
-    fn rates(&self, over: Duration) -> [f64; 2] {
+    pub(crate) fn rates(&self, over: Duration) -> [f64; 2] {
         let count = || [&self.sent, &self.received].map(|bytes| bytes.load(Ordering::Relaxed) as f64);
         let (start, before) = (Instant::now(), count());
         std::thread::sleep(over);
@@ -286,7 +292,7 @@ impl Peer {
 }
 
 /// KiB/s that a domain reads from its disk.
-fn reads(id: &str, over: Duration) -> f64 {
+pub(crate) fn reads(id: &str, over: Duration) -> f64 {
     let file = format!("/sys/bus/xen-backend/devices/vbd-{id}-51712/statistics/rd_sect");
     let sectors = || std::fs::read_to_string(&file).unwrap().trim().parse::<f64>().unwrap();
     let (start, before) = (Instant::now(), sectors());
@@ -339,6 +345,33 @@ fn its_disk_gives_way_and_comes_back(actor: &mut Actor, id: &str, group: &Path) 
     }
 }
 
+/// As if another domain served one of its interfaces: the toolstack says so.
+fn an_interface_elsewhere_is_told(actor: &mut Actor, id: &str) {
+    let place = format!("/libxl/{id}/device/vif/9");
+    let told = |actor: &mut Actor, lacking: bool| {
+        let start = Instant::now();
+        loop {
+            let of_this = |event: Event| match event {
+                Event::SensorChanged { sensor, absent } if sensor == "network bound of the volunteer's domains" => {
+                    Some(absent.map(|absent| absent.detail().into_owned()))
+                }
+                _ => None,
+            };
+            if let Some(why) = tick(actor).into_iter().find_map(of_this) {
+                println!("an interface elsewhere: {why:?}");
+                assert_eq!(why.is_some(), lacking);
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    sh(&format!("xenstore-write {place}/backend /local/domain/7/backend/vif/{id}/9"));
+    told(actor, true);
+    sh(&format!("xenstore-rm {place}"));
+    told(actor, false);
+}
+
 #[test]
 fn xen_bounds_of_traffic_from_inside() {
     if !inside() {
@@ -353,14 +386,18 @@ fn xen_bounds_of_traffic_from_inside() {
     sh(
         "chmod +x /tmp/traffic.sh; dd if=/dev/zero of=/tmp/disk bs=1M count=48 && HOST=2 DISK=/tmp/disk mkdom busy linux /tmp/traffic.sh",
     );
-    sh(
-        "mkdir -p /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && echo +io >/sys/fs/cgroup/cgroup.subtree_control",
-    );
+    sh("mkdir -p /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup");
+    let told = "the controller io is not switched on below the root of the cgroups";
+    assert!(run(&["doctor"]).contains(told), "{}", run(&["doctor"]));
+    sh("echo +io >/sys/fs/cgroup/cgroup.subtree_control");
     let id = sh("xl domid busy");
     until("it sends, receives and reads", || {
         peer.rates(Duration::from_secs(1)).iter().all(|rate| *rate > 0.5)
             && reads(&id, Duration::from_secs(1)) > 1_000.0
     });
+    let doctor = || run(&["doctor"]);
+    assert!(doctor().contains("io.max of what serves Xen domains' disks"), "{}", doctor());
+    its_traffic_is_limited_and_nobody_elses(&peer, &id);
     let free = peer.rates(Duration::from_secs(5));
     let queues = || sh(&format!("tc qdisc show dev vif{id}.0"));
     let (queued, group) = (queues(), Path::new("/sys/fs/cgroup/gleaner-domains"));
@@ -380,6 +417,7 @@ fn xen_bounds_of_traffic_from_inside() {
     println!("MB/s that the domain sends and receives: free {:.1?}, held on a link of 2 MB/s {held:.1?}", free);
     assert!(held.iter().zip(free).all(|(held, free)| *held < 2.0 && *held < 0.7 * free), "{held:?} {:?}", free);
     its_disk_gives_way_and_comes_back(&mut actor, &id, group);
+    an_interface_elsewhere_is_told(&mut actor, &id);
     let report = actor.restore_all();
     println!("{report:?}");
     assert!(report.failed.is_empty(), "{report:?}");

@@ -22,7 +22,7 @@ use gleaner_types::units::Fraction;
 use procfs::process::MountInfo;
 
 use super::cgroup::CgroupError;
-use super::disk_threads::{self, DiskThreads};
+use super::disk_threads::DiskThreads;
 use super::managed::{ForeignWrite, Managed};
 use super::restore::foreign_event;
 use crate::facts::DeviceNumber;
@@ -30,6 +30,7 @@ use crate::hierarchies::CgroupVersion;
 use crate::kernel_file::read_bounded;
 use crate::levers::{AnyLever, CgroupFile, LeverError, LeverValue, Throttle};
 use crate::roots::Roots;
+use crate::xen::served::{self, whole_disk};
 
 /// Time between two steps while the volunteer runs, and while it does not. (Chosen.)
 const PERIOD: Duration = Duration::from_millis(200);
@@ -102,7 +103,7 @@ pub(super) fn disks_and_served(roots: &Roots) -> Result<BTreeSet<DeviceNumber>, 
 
 /// The whole disks that are served to Xen domains.
 fn served(sys: &Path) -> BTreeSet<DeviceNumber> {
-    disk_threads::served(sys).iter().filter_map(|disk| whole(sys, &disk.to_string())).collect()
+    served::disks(sys).into_iter().map(|(_, disk)| disk).collect()
 }
 
 /// The whole disks that have a mounted file system which can be written.
@@ -111,15 +112,8 @@ pub(super) fn disks(roots: &Roots) -> Result<BTreeSet<DeviceNumber>, DiskError> 
     let text = std::fs::read_to_string(&file).map_err(counter(&file))?;
     let mounts = text.lines().filter_map(|line| MountInfo::from_line(line).ok());
     let writable = mounts.filter(|mount| mount.mount_options.contains_key("rw"));
-    let found: BTreeSet<DeviceNumber> = writable.filter_map(|mount| whole(&roots.sys, &mount.majmin)).collect();
+    let found: BTreeSet<DeviceNumber> = writable.filter_map(|mount| whole_disk(&roots.sys, &mount.majmin)).collect();
     if found.is_empty() { Err(DiskError::NoDisk) } else { Ok(found) }
-}
-
-/// The disk that a device is, or is a partition of; `None` for what is no block device.
-fn whole(sys: &Path, number: &str) -> Option<DeviceNumber> {
-    let device = sys.join("dev/block").join(number).canonicalize().ok()?;
-    let disk = if device.join("partition").exists() { device.parent()? } else { &device };
-    read_bounded(&disk.join("dev"), 64).ok()?.trim().parse().ok()
 }
 
 /// The levers of these disks, with what they are set to.

@@ -10,7 +10,6 @@ use gleaner_types::error::chain;
 use gleaner_types::event::Event;
 
 use super::cgroup;
-use super::disk_threads;
 use super::execute::execute;
 use super::ledger::{Ledger, LedgerError, Record};
 use super::managed::ForeignWrite;
@@ -18,6 +17,7 @@ use super::plan::{Change, Step, plan};
 use super::volunteer::groups;
 use crate::hierarchies::CgroupVersion;
 use crate::levers::{AnyLever, CgroupFile, DomainKind, Fault, LeverError, LeverValue};
+use crate::xen::served;
 
 /// `cpu.weight` of a cgroup on which nobody has set it.
 const NORMAL_WEIGHT: u64 = 100;
@@ -200,6 +200,13 @@ fn put_back(records: &[Record]) -> (RestoreReport, Vec<AnyLever>) {
     for record in records {
         match record.lever.read() {
             Ok(current) if record.is_ours(&current) || current == record.original => {
+                // An agent may have been killed between its ceiling and its cgroup, or before the ceiling.
+                if let AnyLever::DomainDisk(disk) = &record.lever
+                    && let Err(error) = disk.remove_empty()
+                {
+                    report.fail(&record.lever, "its cgroup removed", &error);
+                    kept.push(record.lever.clone());
+                }
                 changes.push(Change {
                     lever: record.lever.clone(),
                     observed: current,
@@ -286,7 +293,7 @@ fn remove_groups(mut created: Vec<PathBuf>, volunteer: &[PathBuf], report: &mut 
                 .unwrap_or_default();
     };
     created.reverse();
-    created.iter().for_each(|dir| disk_threads::give_back(Path::new("/proc"), dir));
+    created.iter().for_each(|dir| served::give_back(Path::new("/proc"), dir));
     created.retain(|dir| match cgroup::remove(dir, &mut evict) {
         Ok(removed) => {
             report.groups_removed += u32::from(removed);

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::affinity::AffinityLever;
 use super::cgroup::{CgroupFile, CgroupLever};
 use super::domain::DomainLever;
+use super::domain_disk::DomainDiskLever;
 use super::domain_most::DomainMostLever;
 use super::error::LeverError;
 use super::in_force::InForce;
@@ -112,6 +113,8 @@ catalogue! {
     Resctrl(ResctrlLever),
     /// The hypervisor's bound on the memory of a Xen domain.
     DomainMost(DomainMostLever),
+    /// Traffic of a Xen domain on one disk.
+    DomainDisk(DomainDiskLever),
 }
 
 impl AnyLever {
@@ -126,6 +129,15 @@ impl AnyLever {
     pub fn as_cgroup(&self) -> Option<&CgroupLever> {
         match self {
             Self::Cgroup(lever) => Some(lever),
+            _ => None,
+        }
+    }
+
+    /// The cgroup that it writes in, if it does.
+    pub(crate) fn cgroup(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Cgroup(lever) => Some(&lever.cgroup),
+            Self::DomainDisk(lever) => Some(&lever.group),
             _ => None,
         }
     }

@@ -20,6 +20,7 @@ use super::value::{LeverValue, Throttle};
 use crate::facts::{DeviceNumber, DiskWeighing};
 use crate::hierarchies::CgroupVersion;
 use crate::kernel_file::{names, read_bounded, write_existing};
+use crate::xen::is_control_domain;
 
 /// Periods the kernel takes, in microseconds.
 const PERIOD_US: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
@@ -89,7 +90,7 @@ pub(crate) fn fuzz(data: &[u8]) {
 
 const V1_PERIOD: &str = "cpu.cfs_period_us";
 /// Files of version 1 for ceilings on a disk, in the order of [`Throttle`]'s fields.
-const V1_THROTTLE: [&str; 4] = [
+pub(super) const V1_THROTTLE: [&str; 4] = [
     "blkio.throttle.read_bps_device",
     "blkio.throttle.write_bps_device",
     "blkio.throttle.read_iops_device",
@@ -347,15 +348,19 @@ impl Lever for CgroupLever {
                           monitor have their balloon";
         let high = "memory.high, and guests' balloons";
         let throttle = "blkio.throttle, which buffered writes escape";
-        vec![
+        let mut offers = vec![
             (Capability::CpuQuota, cpu_quota(host)),
             (Capability::CpuWeight, host.controller("cpu", "cpu", "cpu.shares", "cpu.weight")),
             (Capability::CpuIdle, cpu_idle(host)),
             (Capability::Freezer, freezer(host)),
             (Capability::MemoryLimit, host.controller("memory", "memory", soft_limit, high)),
-            (Capability::DiskLimit, host.controller("blkio", "io", throttle, "io.max")),
             (Capability::DiskWeight, disk_weight(host)),
-        ]
+        ];
+        // Those of Xen domains are levers of their own.
+        if !is_control_domain(&host.roots.proc) {
+            offers.push((Capability::DiskLimit, host.controller("blkio", "io", throttle, "io.max")));
+        }
+        offers
     }
 
     fn find(place: &Place<'_>) -> Vec<Found<Self>> {

@@ -13,7 +13,7 @@ use super::place::{Found, Place};
 use super::role::{Kind, Role};
 use super::scale::Scale;
 use super::value::LeverValue;
-use crate::facts::WorkloadFacts;
+use crate::facts::DomainFacts;
 use crate::xen::{self, DomainState, MemoryTarget, Setting};
 
 /// Caps are in percent of one CPU: as time per period that is 1 ms of 100 ms each.
@@ -144,7 +144,7 @@ impl Lever for DomainLever {
     const KINDS: &'static [Kind] = KINDS;
 
     fn find(place: &Place<'_>) -> Vec<Found<Self>> {
-        let WorkloadFacts::Domain(uuid) = place.workload else { return Vec::new() };
+        let Some(DomainFacts { uuid, .. }) = place.domain() else { return Vec::new() };
         let kinds = [DomainKind::Cap, DomainKind::Weight, DomainKind::Memory];
         // A scheduler without caps and weights has no such levers.
         let levers = kinds.into_iter().map(|kind| Self { uuid: uuid.clone(), id: None, kind });

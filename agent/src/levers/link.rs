@@ -67,14 +67,14 @@ fn is_gone(error: &io::Error) -> bool {
 const KINDS: &[Kind] = &[
     Kind {
         name: "traffic that a guest receives",
-        does: "bytes per second that a tap, or the interface of a volunteer domain, sends: a token bucket",
+        does: "bytes per second that a tap, or this host's end of a Xen domain's interface, sends: a token bucket",
         exists: "such an interface in this network namespace, kernel module `sch_tbf`",
         restored: "the queue removed; somebody else's queue is never replaced",
         capability: Some(Capability::NetworkReceive),
     },
     Kind {
         name: "traffic that a guest sends",
-        does: "bytes per second that a tap, or the interface of a volunteer domain, receives: policing",
+        does: "bytes per second that a tap, or this host's end of a Xen domain's interface, receives: policing",
         exists: "such an interface in this network namespace, kernel modules `sch_ingress`, `cls_matchall`, `act_police`",
         restored: "the queue removed; somebody else's queue is never replaced",
         capability: Some(Capability::NetworkTransmit),
@@ -108,8 +108,10 @@ impl Lever for LinkLever {
     }
 
     fn find(place: &Place<'_>) -> Vec<Found<Self>> {
-        let taps = place.guest().map_or(&[][..], |guest| &guest.taps);
-        let of = |direction| taps.iter().map(move |tap| Self { interface: tap.clone(), direction });
+        let of_guest = place.guest().map(|guest| &guest.taps);
+        let interfaces =
+            of_guest.or_else(|| place.domain().map(|domain| &domain.interfaces)).map_or(&[][..], |all| all);
+        let of = |direction| interfaces.iter().map(move |name| Self { interface: name.clone(), direction });
         let both = of(Direction::Receive).chain(of(Direction::Transmit));
         both.filter(Self::exists).map(Found::alone).collect()
     }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use super::ioband_table::{IobandPolicy, policy};
-use crate::facts::{Disks, GuestFacts, MonitorFacts, WorkloadFacts};
+use crate::facts::{Disks, DomainFacts, GuestFacts, MonitorFacts, WorkloadFacts};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 
 /// A workload on its host.
@@ -69,6 +69,15 @@ impl<'a> Place<'a> {
         match self.workload {
             WorkloadFacts::Guest(guest) => Some(guest),
             WorkloadFacts::Cgroup(_) | WorkloadFacts::Domain(_) => None,
+        }
+    }
+
+    /// The Xen domain, if the workload is one.
+    #[must_use]
+    pub fn domain(&self) -> Option<&'a DomainFacts> {
+        match self.workload {
+            WorkloadFacts::Domain(domain) => Some(domain),
+            WorkloadFacts::Cgroup(_) | WorkloadFacts::Guest(_) => None,
         }
     }
 

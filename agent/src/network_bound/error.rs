@@ -48,7 +48,7 @@ pub(crate) enum NetworkBoundError {
     /// The volunteer is a guest, whose process is no more.
     #[error("the guest has ended")]
     GuestEnded,
-    /// The volunteer is a guest, some of whose network no tap holds; why, in full.
+    /// The volunteer is a guest or Xen domains, some of whose network no interface of this host holds; why, in full.
     #[error("{0}")]
     PassingBy(String),
     /// The volunteer is held by other means than cgroups.

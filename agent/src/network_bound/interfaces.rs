@@ -12,17 +12,18 @@ use std::time::{Duration, Instant};
 
 use gleaner_planner::network_bound::Directions;
 use gleaner_types::command::Target;
+use gleaner_types::text::counted;
 
 use super::error::NetworkBoundError;
 use super::guest::GuestNetwork;
 use crate::act::ledger::Record;
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::volunteer::found::FoundLevers;
-use crate::kernel_file::names;
 use crate::levers::{AnyLever, Fault, LeverError, LeverValue, LinkLever};
 use crate::netlink::{self, Direction};
 use crate::sense::machine::InterfaceReader;
 use crate::xen;
+use crate::xen::served::interfaces_of;
 
 /// Between two writes that raise a ceiling. (Chosen.)
 const RAISE_PAUSE: Duration = Duration::from_secs(1);
@@ -169,7 +170,9 @@ impl Interfaces {
     /// Looks which there are now, of a guest not each time. True if they have changed.
     pub(super) fn follow(&mut self, now: Instant) -> bool {
         let there = match &mut self.whose {
-            Whose::Domains => Some(of_domains(&self.sys, &xen::watched().iter().map(|run| run.id).collect::<Vec<_>>())),
+            Whose::Domains => {
+                Some(interfaces_of(&self.sys, &xen::watched().iter().map(|run| run.id).collect::<Vec<_>>()))
+            }
             Whose::Guest(guest) => guest.taps(now),
         };
         let changed = there.is_some_and(|there| self.take(there));
@@ -208,8 +211,16 @@ impl Interfaces {
     /// What of the volunteer's network passes by none of these, in words; `None` where nothing does, as far as known.
     pub(super) fn passing_by(&self) -> Option<String> {
         match &self.whose {
-            Whose::Domains => None,
+            Whose::Domains => elsewhere(&xen::served_elsewhere()),
             Whose::Guest(guest) => guest.passing_by(),
+        }
+    }
+
+    /// The sensor that tells of what passes by.
+    pub(super) const fn sensor(&self) -> &'static str {
+        match &self.whose {
+            Whose::Domains => "network bound of the volunteer's domains",
+            Whose::Guest(_) => "network bound of the guest",
         }
     }
 
@@ -274,12 +285,14 @@ impl Interfaces {
     }
 }
 
-fn of_domains(sys: &Path, domains: &[u32]) -> Vec<String> {
-    let is_own = |name: &String| xen::domain_of_interface(name).is_some_and(|id| domains.contains(&id));
-    match domains {
-        [] => Vec::new(),
-        _ => names(&sys.join("class/net")).into_iter().filter(is_own).take(MOST).collect(),
-    }
+/// Interfaces of domains that are not at this host's ends, in words.
+fn elsewhere(domains: &[(u32, u32)]) -> Option<String> {
+    let one = |(id, count): &(u32, u32)| {
+        let interfaces = counted(u64::from(*count), "network interface");
+        format!("another domain serves {interfaces} of Xen domain {id} (`backend=`)")
+    };
+    let all: Vec<String> = domains.iter().map(one).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 #[cfg(test)]
@@ -296,11 +309,18 @@ mod tests {
             std::fs::write(folder.join("tx_bytes"), format!("{tx}\n")).unwrap();
         }
         let mut vifs = Interfaces::new(root.path(), Whose::Domains, FoundLevers::default());
-        let of = |domains: &[u32]| of_domains(root.path(), domains);
+        let of = |domains: &[u32]| interfaces_of(root.path(), domains);
         assert!(vifs.take(of(&[3, 9])) && !vifs.take(of(&[3, 9])));
         assert_eq!(vifs.carried(&mut Vec::new()).unwrap(), Directions { sent: 110, received: 8 });
         assert!(vifs.set(Directions { sent: 1, received: 1 }, Instant::now()).is_ok(), "not recorded, so not set");
         assert!(vifs.take(of(&[])) && vifs.held.is_empty());
+    }
+
+    #[test]
+    fn interfaces_that_another_domain_serves_are_told() {
+        assert_eq!(elsewhere(&[]), None);
+        let told = elsewhere(&[(3, 1), (5, 2)]).unwrap();
+        assert!(told.starts_with("another domain serves 1 network interface of Xen domain 3 (`backend=`); "), "{told}");
     }
 
     #[test]
@@ -375,7 +395,7 @@ mod tests {
             std::fs::create_dir_all(root.path().join("class/net").join(name)).unwrap();
         }
         let mut vifs = Interfaces::new(root.path(), Whose::Domains, FoundLevers::default());
-        assert!(vifs.take(of_domains(root.path(), &[3])));
+        assert!(vifs.take(interfaces_of(root.path(), &[3])));
         assert_eq!(vifs.most_sent(0.5), None, "nothing is in force yet");
         for own in &mut vifs.held {
             own.ways.sent.managed.was_set(LeverValue::Rate(Some(1_000_000)));

@@ -2,14 +2,16 @@
 //! control domain's own `/proc/stat` counts only its part. Called by the sensor.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use gleaner_types::report::{Absence, AbsenceKind, Reading, Reason};
 use gleaner_types::units::Bytes;
 
 use super::machine::{CpuTimes, Memory};
 use super::rates::RawWorkload;
+use crate::facts::DomainFacts;
 use crate::process::gone;
-use crate::xen::{Domain, HostMemory, Hypervisor};
+use crate::xen::{Domain, HostMemory, Hypervisor, served};
 
 /// Domains from sample to sample.
 #[derive(Debug, Default)]
@@ -85,6 +87,20 @@ impl DomainReader {
     /// Domains that may be workloads: all but the control domain and the volunteer.
     pub(super) fn guests(&self) -> impl Iterator<Item = &Domain> {
         self.domains.values().filter(|domain| !domain.control && !self.volunteers.contains(&domain.uuid))
+    }
+
+    /// What domains that may be workloads are to this kernel, by UUID.
+    pub(super) fn facts(&self, sys: &Path) -> BTreeMap<String, DomainFacts> {
+        let served = served::disks(sys);
+        let mut interfaces = served::interfaces(sys);
+        let one = |domain: &Domain| {
+            let mut disks: Vec<_> = served.iter().filter(|(id, _)| *id == domain.id).map(|(_, disk)| *disk).collect();
+            disks.sort_unstable();
+            disks.dedup();
+            let interfaces = interfaces.remove(&domain.id).unwrap_or_default();
+            (domain.uuid.clone(), DomainFacts { uuid: domain.uuid.clone(), id: domain.id, interfaces, disks })
+        };
+        self.guests().map(one).collect()
     }
 
     /// What the volunteer's domains that are there used since they started, and their memory.

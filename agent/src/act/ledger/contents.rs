@@ -54,6 +54,13 @@ impl Record {
         matches!(self.lever, AnyLever::Resctrl(_)) && self.original == LeverValue::Text(String::new())
     }
 
+    /// Why it names a cgroup that cannot be of the disks of a Xen domain: what is in such a one is moved out, and it is removed.
+    fn no_group_of_a_domain(&self) -> Option<String> {
+        let AnyLever::DomainDisk(lever) = &self.lever else { return None };
+        let is_ours = lever.is_in_place();
+        (!is_ours).then(|| format!("the cgroup `{}` in it is not one that Gleaner made", lever.group.display()))
+    }
+
     /// Why it names a resctrl group that cannot be Gleaner's.
     fn no_group_of_ours(&self, root: &Path) -> Option<String> {
         let AnyLever::Resctrl(lever) = &self.lever else { return None };
@@ -118,8 +125,7 @@ impl Contents {
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         let paths = contents.created.iter().chain(&contents.volunteer).chain(&contents.registry);
-        let levers = contents.records.iter().filter_map(|record| record.lever.as_cgroup());
-        let paths = paths.chain(levers.map(|lever| &lever.cgroup));
+        let paths = paths.chain(contents.records.iter().filter_map(|record| record.lever.cgroup()));
         match paths.chain(contents.enabled.iter().map(|enabled| &enabled.cgroup)).find(|path| !path.is_absolute()) {
             None => Ok(contents),
             Some(path) => {
@@ -131,8 +137,8 @@ impl Contents {
 
     /// Why something in the ledger of the state folder `dir` cannot be Gleaner's doing.
     pub(super) fn out_of_place(&self, dir: &Path, root: &Path) -> Option<String> {
-        let levers = self.records.iter().filter_map(|record| record.lever.as_cgroup());
-        let cgroups = self.created.iter().chain(&self.volunteer).chain(levers.map(|lever| &lever.cgroup));
+        let levers = self.records.iter().filter_map(|record| record.lever.cgroup());
+        let cgroups = self.created.iter().chain(&self.volunteer).chain(levers);
         let place = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
         let is_own = |path: &Path| {
             path.file_name().is_some_and(|name| name == REGISTRY) && path.parent().and_then(place) == place(dir)
@@ -146,6 +152,7 @@ impl Contents {
                 self.enabled.iter().find_map(|enabled| trust::no_cgroup_or_root(&enabled.cgroup, root))
             })
             .or_else(|| self.records.iter().find_map(|record| record.no_group_of_ours(root)))
+            .or_else(|| self.records.iter().find_map(Record::no_group_of_a_domain))
     }
 }
 
