@@ -91,7 +91,7 @@ fn observation(tiers: usize, resources: usize, state: &mut u64) -> Observation {
 }
 
 fn interval(c: &mut Criterion) {
-    for (tiers, resources) in [(2, 3), (10, 4)] {
+    for (tiers, resources) in [(2, 3), (3, 3), (10, 4)] {
         let (mut state, mut application) = (5, Application::new(Settings::default()));
         (0..80).for_each(|_| _ = application.step(&observation(tiers, resources, &mut state)));
         let seen = observation(tiers, resources, &mut state);
