@@ -91,7 +91,7 @@ fn observation(tiers: usize, resources: usize, state: &mut u64) -> Observation {
 }
 
 fn interval(c: &mut Criterion) {
-    for (tiers, resources) in [(2, 3), (10, 4)] {
+    for (tiers, resources) in [(2, 3), (3, 3), (10, 4)] {
         let (mut state, mut application) = (5, Application::new(Settings::default()));
         (0..80).for_each(|_| _ = application.step(&observation(tiers, resources, &mut state)));
         let seen = observation(tiers, resources, &mut state);
@@ -106,6 +106,7 @@ fn update(c: &mut Criterion) {
         let (mut state, mut model) = (9, Model::new(kind, Orders::default()));
         let mut sample = || Sample {
             after_gap: false,
+            load_changed: false,
             performance: 0.7 + 0.6 * random(&mut state),
             miss_rate: Some(Fraction::clamped(0.1 + 0.2 * random(&mut state))),
             shares: (0..6).map(|_| 0.2 + 0.3 * random(&mut state)).collect(),
