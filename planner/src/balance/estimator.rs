@@ -53,6 +53,12 @@ impl Variances {
         self.noise / self.prior
     }
 
+    /// These, or those before any data where they are none.
+    fn usable(self) -> Self {
+        let is_one = |variance: f64| variance > 0.0 && variance.is_finite();
+        if is_one(self.noise) && is_one(self.steps) && is_one(self.prior) { self } else { Self::default() }
+    }
+
     /// The same of a performance that is `ratio` times as large.
     #[must_use]
     pub fn scaled(self, ratio: f64) -> Self {
@@ -269,7 +275,7 @@ pub struct Fit {
 /// Fits coefficients and variances. `before` are the variances so far, and `start` good coefficients to begin with.
 #[must_use]
 pub fn fit(rows: &Rows, prior: &[f64], before: Variances, start: &[f64]) -> Fit {
-    let squares = rows.squares();
+    let (before, squares) = (before.usable(), rows.squares());
     let (mut sums, mut best) = (Innovations::new(rows.width), Innovations::new(rows.width));
     let (mut scratch, mut most, mut variances) = (Scratch::new(rows.width), f64::NEG_INFINITY, before);
     best.take(rows, rows.len(), before.steps);

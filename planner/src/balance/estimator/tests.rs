@@ -128,6 +128,10 @@ fn numbers_that_are_not_finite_never_enter() {
     rows.add(&[0.1, 0.1], f64::INFINITY, Before::Intervals(1), 0);
     rows.add(&[0.1], 1.0, Before::Intervals(1), 0);
     assert_eq!(rows, clean);
+    for odd in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+        let odd = Variances { noise: odd, ..Variances::default() };
+        assert_eq!(fit(&rows, &[0.9, 1.1], odd, &[]), fit(&rows, &[0.9, 1.1], Variances::default(), &[]));
+    }
 }
 
 proptest! {
