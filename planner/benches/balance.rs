@@ -106,6 +106,7 @@ fn update(c: &mut Criterion) {
         let (mut state, mut model) = (9, Model::new(kind, Orders::default()));
         let mut sample = || Sample {
             after_gap: false,
+            load_changed: false,
             performance: 0.7 + 0.6 * random(&mut state),
             miss_rate: Some(Fraction::clamped(0.1 + 0.2 * random(&mut state))),
             shares: (0..6).map(|_| 0.2 + 0.3 * random(&mut state)).collect(),

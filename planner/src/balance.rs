@@ -14,6 +14,7 @@
 pub mod application;
 pub mod arbitration;
 pub mod elsewhere;
+pub mod estimator;
 pub mod least_squares;
 pub mod model;
 pub mod mpc;

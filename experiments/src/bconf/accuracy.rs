@@ -52,6 +52,7 @@ fn identification(spec: &ServiceSpec, target_ms: f64, clients: f64, around: &[Pl
         if let Some(response_ms) = seen.response_ms {
             samples.push(Sample {
                 after_gap: false,
+                load_changed: false,
                 performance: target_ms / response_ms,
                 miss_rate: seen.tiers.last().map(|tier| tier.llc_miss_rate),
                 shares: shares.iter().map(|share| share.part()).collect(),

@@ -124,7 +124,7 @@ impl Application {
         let parts = observation.shares.iter().map(|share| share.share.part()).collect();
         self.model.weigh(observation.shares.iter().map(|share| share.utilisation));
         let (miss_rate, after_gap) = (observation.miss_rate, observation.unanswered > 0);
-        self.model.observe(Sample { performance, miss_rate, shares: parts, condition, after_gap });
+        self.model.observe(Sample { performance, miss_rate, shares: parts, condition, after_gap, load_changed: false });
         let Some(model) = self.model.predict(condition) else { return hold(observation) };
 
         let error = error(observation.target_ms, mean_ms);

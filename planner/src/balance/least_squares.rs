@@ -1,6 +1,7 @@
 //! Least squares for the few coefficients of a performance model: nonnegative (Lawson and Hanson, "Solving Least Squares
 //! Problems", chapter 23) on the normal equations, with a pull towards given coefficients where the data say little.
-//! In: weighted rows of an equation. Out: its coefficients. Called by [`model`](super::model) in every control interval.
+//! In: weighted rows of an equation. Out: its coefficients. Called by [`estimator`](super::estimator) and [`model`](super::model)
+//! in every control interval.
 
 /// Rounds after which the search ends with what it has; each frees or fixes a coefficient.
 const MOST_ROUNDS: usize = 200;
@@ -11,7 +12,7 @@ const LEAST_GAIN: f64 = 1e-12;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normal {
     size: usize,
-    /// By rows.
+    /// By rows; only what is not above the diagonal, because the rest is the same.
     gram: Vec<f64>,
     right: Vec<f64>,
 }
@@ -23,6 +24,12 @@ impl Normal {
         Self { size, gram: vec![0.0; size * size], right: vec![0.0; size] }
     }
 
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        self.gram.fill(0.0);
+        self.right.fill(0.0);
+    }
+
     /// Adds a row of weight `weight`. Rows of another length or with values that are not finite are left out.
     pub fn add(&mut self, row: &[f64], value: f64, weight: f64) {
         if row.len() != self.size || !value.is_finite() || !row.iter().all(|x| x.is_finite()) {
@@ -30,9 +37,8 @@ impl Normal {
         }
         for (i, x) in row.iter().enumerate() {
             self.right[i] += weight * x * value;
-            for (j, other) in row.iter().enumerate() {
-                self.gram[i * self.size + j] += weight * x * other;
-            }
+            let sums = &mut self.gram[i * self.size..=i * self.size + i];
+            sums.iter_mut().zip(row).for_each(|(sum, other)| *sum += weight * x * other);
         }
     }
 
@@ -44,8 +50,44 @@ impl Normal {
         }
     }
 
+    /// Pulls all coefficients to zero, each by a part of the squares of its own term.
+    pub fn ridge(&mut self, part: f64) {
+        for i in 0..self.size {
+            self.pull(i, 0.0, (part * self.at(i, i)).max(1e-12));
+        }
+    }
+
     fn at(&self, i: usize, j: usize) -> f64 {
-        self.gram[i * self.size + j]
+        self.gram[i.max(j) * self.size + i.min(j)]
+    }
+
+    /// Writes Xᵀ(y − X·`values`) to `right`, and says by how much y − X·`values` has less squares than y.
+    pub fn remaining(&self, values: &[f64], right: &mut [f64]) -> f64 {
+        let mut explained = 0.0;
+        for (i, rest) in right.iter_mut().enumerate().take(self.size) {
+            let known: f64 = values.iter().enumerate().map(|(j, value)| self.at(i, j) * value).sum();
+            *rest = self.right[i] - known;
+            explained += values[i] * (self.right[i] + *rest);
+        }
+        explained
+    }
+
+    /// Writes L with L·Lᵀ = XᵀX + diag(`pulls`) to `lower`, by rows; `false` where there is none.
+    pub fn factor(&self, pulls: &[f64], lower: &mut [f64]) -> bool {
+        let n = self.size;
+        for i in 0..n {
+            for j in 0..=i {
+                let (before, own) = lower.split_at_mut(i * n);
+                let row = if i == j { &own[..j] } else { &before[j * n..j * n + j] };
+                let known: f64 = own[..j].iter().zip(row).map(|(a, b)| a * b).sum();
+                let rest = self.gram[i * n + j] - known;
+                own[j] = if i == j { (rest + pulls[i]).sqrt() } else { rest / before[j * n + j] };
+                if !own[j].is_finite() || (i == j && own[j] <= 0.0) {
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// The coefficients ≥ 0 of least squares. `start` are good ones to begin with, such as the last.
