@@ -24,12 +24,14 @@ pub(crate) struct Managed {
     pub(crate) original: LeverValue,
     /// What was set last; the original before anything was.
     ours: LeverValue,
+    /// What a write that failed wanted: it may have come through all the same, as where an answer came too late.
+    tried: Option<LeverValue>,
     foreign: Option<LeverValue>,
 }
 
 impl Managed {
     pub(crate) fn new(lever: AnyLever, original: LeverValue) -> Self {
-        Self { lever, ours: original.clone(), original, foreign: None }
+        Self { lever, ours: original.clone(), original, tried: None, foreign: None }
     }
 
     /// What an earlier agent, or an earlier hold, set and left is Gleaner's still, and what was found then is what is put back.
@@ -68,6 +70,7 @@ impl Managed {
     /// It has been set to this by other means than [`Managed::set`].
     pub(crate) fn was_set(&mut self, value: LeverValue) {
         self.ours = value;
+        self.tried = None;
         self.foreign = None;
     }
 
@@ -78,6 +81,9 @@ impl Managed {
     }
 
     fn judge(&mut self, current: &LeverValue) -> Option<ForeignWrite> {
+        if self.tried.as_ref() == Some(current) {
+            self.was_set(current.clone());
+        }
         let foreign = (*current != self.ours && self.lever.reads_as_set()).then(|| current.clone());
         let is_new = foreign.is_some() && foreign != self.foreign;
         self.foreign = foreign;
@@ -95,6 +101,7 @@ impl Managed {
         let found = self.judge(&current);
         if !self.is_foreign() {
             if current != value {
+                self.tried = Some(value.clone());
                 self.lever.write(value.clone())?;
             }
             self.was_set(value);
@@ -138,5 +145,23 @@ mod tests {
         assert!(!managed.is_foreign(), "but it reads as found: ours to set again");
         managed.set(LeverValue::Weight(20)).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "20");
+    }
+
+    #[test]
+    fn a_write_that_failed_and_came_through_is_nobody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("cpu.weight");
+        fs::write(&file, "100").unwrap();
+        let lever = AnyLever::new(dir.path(), CgroupVersion::V2, CgroupFile::Weight);
+        let mut managed = Managed::new(lever, LeverValue::Weight(100));
+        // As the helper of Xen that answers too late.
+        managed.tried = Some(LeverValue::Weight(20));
+        fs::write(&file, "20").unwrap();
+        assert_eq!(managed.foreign_write().unwrap(), None);
+        assert_eq!((managed.is_foreign(), managed.ours()), (false, &LeverValue::Weight(20)));
+        // Only until the next write that is known.
+        managed.set(LeverValue::Weight(30)).unwrap();
+        fs::write(&file, "20").unwrap();
+        assert!(managed.foreign_write().unwrap().is_some());
     }
 }
