@@ -75,13 +75,13 @@ impl Normal {
     /// Writes L with L·Lᵀ = XᵀX + diag(`pulls`) to `lower`, by rows; `false` where there is none.
     pub fn factor(&self, pulls: &[f64], lower: &mut [f64]) -> bool {
         let n = self.size;
-        for i in 0..n {
+        for (i, pull) in pulls.iter().enumerate().take(n) {
             for j in 0..=i {
                 let (before, own) = lower.split_at_mut(i * n);
                 let row = if i == j { &own[..j] } else { &before[j * n..j * n + j] };
                 let known: f64 = own[..j].iter().zip(row).map(|(a, b)| a * b).sum();
                 let rest = self.gram[i * n + j] - known;
-                own[j] = if i == j { (rest + pulls[i]).sqrt() } else { rest / before[j * n + j] };
+                own[j] = if i == j { (rest + pull).sqrt() } else { rest / before[j * n + j] };
                 if !own[j].is_finite() || (i == j && own[j] <= 0.0) {
                     return false;
                 }
