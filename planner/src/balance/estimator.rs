@@ -14,7 +14,7 @@ use super::least_squares::Normal;
 /// Weight of a row against the next one's. Chosen on seeds 1 to 20: ten rows, five minutes, count.
 const MEMORY: f64 = 0.9;
 /// Variances of the level's steps over the noise's, among which the data choose: from a level that hardly moves to one that is
-/// new in almost every interval. By factors of four, between which the likelihood hardly differs.
+/// new in almost every interval. By factors of about four, between which the likelihood hardly differs.
 const STEPS: [f64; 6] = [0.00075, 0.003_125, 0.0125, 0.05, 0.2, 0.8];
 /// Variances of the prior among which the data choose: of what each term adds to the performance, which is 1 at the target.
 /// Chosen: with less than the first, what little is varied on a service without noise never outweighs the prior.
