@@ -146,12 +146,17 @@ type Elsewhere = (Option<Instant>, Vec<(u32, u32)>);
 
 /// Asks from time to time which interfaces of the volunteer's domains other domains serve. It waits for xenstore.
 pub(crate) fn look_elsewhere() {
-    let mut known = ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
-    if known.0.is_some_and(|at| at.elapsed() < ELSEWHERE_PERIOD) {
-        return;
-    }
-    known.0 = Some(Instant::now());
-    let before = std::mem::take(&mut known.1);
+    let known = || ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = {
+        let mut known = known();
+        if known.0.is_some_and(|at| at.elapsed() < ELSEWHERE_PERIOD) {
+            return;
+        }
+        known.0 = Some(Instant::now());
+        known.1.clone()
+    };
+    // Not while it is locked: others read it many times a second.
+    let mut now = Vec::new();
     for id in watched().iter().map(|run| run.id) {
         let count = |answer: &Value| answer.get("elsewhere")?.get("interfaces")?.as_u64();
         let was = || before.iter().find(|(of, _)| *of == id).map_or(0, |(_, count)| *count);
@@ -161,9 +166,10 @@ pub(crate) fn look_elsewhere() {
             .and_then(|(answer, _)| count(&answer))
             .map_or_else(was, |count| u32::try_from(count).unwrap_or(u32::MAX));
         if interfaces > 0 {
-            known.1.push((id, interfaces));
+            now.push((id, interfaces));
         }
     }
+    known().1 = now;
 }
 
 /// Domains of the volunteer with interfaces that others serve, and how many, as last asked.

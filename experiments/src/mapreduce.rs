@@ -5,6 +5,7 @@
 //! decides from what a controller would see; the same plant then goes on with the decision and without.
 
 mod accuracy;
+mod bench;
 pub mod error;
 pub mod plant;
 pub mod recorded;
@@ -15,10 +16,11 @@ use std::path::PathBuf;
 
 use gleaner_planner::mapreduce::situation::LostOutput;
 
+use self::bench::{Bench, Value, figure, mean, mean_of_runs, median};
 use self::error::BedError;
 use self::scenarios::{Case, Run};
 use self::workloads::Trained;
-use crate::{Detail, Figure, ReproduceError, Reproduction, Series, interval};
+use crate::{ReproduceError, Reproduction, Series, interval};
 
 /// Part of the runs in which a decision must be the paper's, the deadline be kept with it, and be missed without it. Chosen before
 /// any run.
@@ -102,21 +104,6 @@ impl Outcome {
     }
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        even if even.is_multiple_of(2) => 0.5 * (values[middle - 1] + values[middle]),
-        _ => values[middle],
-    }
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
 /// A scenario by name, for all seeds.
 type Scenario<'a> = (&'static str, f64, &'a dyn Fn(Case, &Trained) -> Result<Run, BedError>);
 
@@ -133,14 +120,6 @@ const ADDING: [Scenario<'static>; 5] = [
 const FOUR_NODES: Scenario<'static> =
     ("WordCount, four map nodes", 3_000.0, &|case, trained| scenarios::word_count(case, trained, 4));
 
-/// Everything that the figures are made of.
-struct Bench<'a> {
-    seeds: Vec<u64>,
-    trained: Vec<Trained>,
-    progress: &'a (dyn Fn(&str, usize, usize) + Sync),
-    out: Reproduction,
-}
-
 impl Bench<'_> {
     fn outcome(&self, scenario: Scenario<'_>, case: impl Fn(u64) -> Case) -> Result<Outcome, BedError> {
         let (name, sla_s, run) = scenario;
@@ -150,10 +129,6 @@ impl Bench<'_> {
             (self.progress)(name, index + 1, self.seeds.len());
         }
         Ok(Outcome { runs, sla_s })
-    }
-
-    fn detail(&mut self, experiment: &str, case: String, quantity: &'static str, value: f64, unit: &'static str) {
-        self.out.details.push(Detail { experiment: experiment.to_owned(), case, quantity, value, unit });
     }
 
     fn details(&mut self, experiment: &str, outcome: &Outcome) {
@@ -206,27 +181,6 @@ impl Bench<'_> {
             });
         }
     }
-}
-
-/// A figure, and its interval over runs.
-type Value = (f64, Option<[f64; 2]>);
-
-/// The mean of one value for each run.
-fn mean_of_runs(by_run: &[f64]) -> Value {
-    let drawn = |drawn: &[usize]| drawn.iter().map(|run| by_run[*run]).sum::<f64>() / drawn.len() as f64;
-    (mean(by_run), interval::bootstrap(by_run.len(), drawn))
-}
-
-fn figure(
-    id: &'static str,
-    paper: Option<f64>,
-    (ours, interval): Value,
-    unit: &'static str,
-    (target, holds): (String, bool),
-    note: String,
-) -> Figure {
-    let ours = ours.is_finite().then_some(ours);
-    Figure { id, paper, ours, interval, unit, target, holds: holds && ours.is_some(), note }
 }
 
 /// Runs everything. `progress` is told the stage, and how many of its runs are done.
@@ -548,7 +502,7 @@ mod tests {
         let found = reproduce(&options, &|_, _, _| {}).unwrap();
         let ids: Vec<&str> = found.figures.iter().map(|figure| figure.id).collect();
         assert_eq!(ids.len(), 14, "{ids:?}");
-        let holds = |figure: &Figure| {
+        let holds = |figure: &crate::Figure| {
             figure.ours.zip(figure.interval).is_some_and(|(ours, [low, high])| (low..=high).contains(&ours))
         };
         assert!(found.figures.iter().all(holds), "{:?}", found.figures);

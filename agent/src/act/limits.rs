@@ -19,9 +19,11 @@ const OPERATION_BYTES: f64 = 4_096.0;
 
 impl Actor {
     pub(super) fn command_workload(&mut self, id: &WorkloadId, desired: &Desired) -> Result<Outcome, Refused> {
-        let Some(levers) = self.workloads.get(id).cloned() else {
+        let Some(mut levers) = self.workloads.get(id).cloned() else {
             return Err((Refusal::UnknownTarget, format!("there is no workload `{id}` here")));
         };
+        let asked = if let Desired::Limit(limits) = desired { *limits } else { Limits::NONE };
+        levers.leave_out_unreadable(&asked, |lever| self.recorded(lever).is_some());
         let target = Target::Workload(id.clone());
         let shortfalls = match desired {
             Desired::Limit(limits) => self.limit(&target, id, &levers, limits)?,
@@ -117,10 +119,16 @@ impl Actor {
         let about: Vec<(AnyLever, LeverValue, LeverValue)> =
             steps.iter().map(|step| (step.lever.clone(), step.from.clone(), step.to.clone())).collect();
         self.ledger.about_to_set(target, &about).map_err(|error| (Refusal::Failed, chain(&error)))?;
-        execute(&steps).map_err(|error| {
+        if let Err(error) = execute(&steps) {
+            // What was answered too late may still come through, and is nobody else's then.
+            for managed in &mut self.tracked(target).levers {
+                if let Some(step) = steps.iter().find(|step| step.lever == managed.lever) {
+                    managed.was_tried(step.to.clone());
+                }
+            }
             let (reason, _) = refusal(&error.cause);
-            (reason, error.in_full())
-        })?;
+            return Err((reason, error.in_full()));
+        }
         for step in steps {
             let original = self.recorded(&step.lever).unwrap_or(step.from);
             let levers = &mut self.tracked(target).levers;

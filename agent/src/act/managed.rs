@@ -74,6 +74,11 @@ impl Managed {
         self.foreign = None;
     }
 
+    /// It was to be set to this by other means, and whether it was is not known.
+    pub(crate) fn was_tried(&mut self, value: LeverValue) {
+        self.tried = Some(value);
+    }
+
     /// Reads it back. Returns each foreign value once.
     pub(crate) fn foreign_write(&mut self) -> Result<Option<ForeignWrite>, LeverError> {
         let current = self.lever.read()?;
@@ -155,7 +160,7 @@ mod tests {
         let lever = AnyLever::new(dir.path(), CgroupVersion::V2, CgroupFile::Weight);
         let mut managed = Managed::new(lever, LeverValue::Weight(100));
         // As the helper of Xen that answers too late.
-        managed.tried = Some(LeverValue::Weight(20));
+        managed.was_tried(LeverValue::Weight(20));
         fs::write(&file, "20").unwrap();
         assert_eq!(managed.foreign_write().unwrap(), None);
         assert_eq!((managed.is_foreign(), managed.ours()), (false, &LeverValue::Weight(20)));

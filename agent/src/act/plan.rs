@@ -259,4 +259,22 @@ mod tests {
         let limits = Limits { memory: Some(Bytes(1)), disk_weight: Some(Weight::LEAST), ..ceiling(10.0) };
         assert_eq!(levers.missing(&limits), [Role::Memory, Role::DiskWeight]);
     }
+
+    /// A queue of somebody else's at an interface is no reason to refuse a ceiling on the CPU.
+    #[test]
+    fn a_lever_that_cannot_be_read_is_left_out_unless_it_is_asked_for_or_set() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("cpu.weight"), "100").unwrap();
+        let of = |kind| AnyLever::new(dir.path(), CgroupVersion::V2, kind);
+        let all = vec![(Role::Weight, of(CgroupFile::Weight)), (Role::Quota, of(CgroupFile::Quota))];
+        let roles = |limits: Limits, is_set: bool| {
+            let mut levers = WorkloadLevers { levers: all.clone(), ..WorkloadLevers::default() };
+            levers.leave_out_unreadable(&limits, |_| is_set);
+            levers.levers.into_iter().map(|(role, _)| role).collect::<Vec<_>>()
+        };
+        assert_eq!(roles(Limits::NONE, false), [Role::Weight]);
+        assert_eq!(roles(Limits::NONE, true), [Role::Weight, Role::Quota]);
+        let asked = Limits { quota: Quota::AtMost(CoreShare::clamped(50.0)), ..Limits::NONE };
+        assert_eq!(roles(asked, false), [Role::Weight, Role::Quota]);
+    }
 }

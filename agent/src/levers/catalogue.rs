@@ -253,9 +253,8 @@ pub struct WorkloadLevers {
 }
 
 impl WorkloadLevers {
-    /// Roles that a limit asks for and that no lever plays.
-    #[must_use]
-    pub fn missing(&self, limits: &Limits) -> Vec<Role> {
+    /// Roles that a limit asks for.
+    fn asked(limits: &Limits) -> impl Iterator<Item = Role> {
         let asked = [
             (Role::Quota, limits.quota != Quota::Unlimited),
             (Role::Weight, limits.weight.is_some()),
@@ -265,8 +264,21 @@ impl WorkloadLevers {
             (Role::Receive, limits.network.receive.is_some()),
             (Role::Transmit, limits.network.transmit.is_some()),
         ];
+        asked.into_iter().filter(|(_, asked)| *asked).map(|(role, _)| role)
+    }
+
+    /// Roles that a limit asks for and that no lever plays.
+    #[must_use]
+    pub fn missing(&self, limits: &Limits) -> Vec<Role> {
         let played = |role| self.levers.iter().any(|(played, _)| *played == role);
-        asked.into_iter().filter(|(role, asked)| *asked && !played(*role)).map(|(role, _)| role).collect()
+        Self::asked(limits).filter(|role| !played(*role)).collect()
+    }
+
+    /// Leaves out levers that cannot be read, such as a queue that somebody else has made at an interface, where neither `limits` ask
+    /// for them nor Gleaner has set them: they are no reason to refuse the rest.
+    pub fn leave_out_unreadable(&mut self, limits: &Limits, is_set: impl Fn(&AnyLever) -> bool) {
+        let asked: Vec<Role> = Self::asked(limits).collect();
+        self.levers.retain(|(role, lever)| asked.contains(role) || is_set(lever) || lever.read().is_ok());
     }
 }
 

@@ -271,8 +271,13 @@ impl Lever for DomainDiskLever {
         Err(LeverError::NotKept { value: value.to_string(), what: self.what(), found: found.to_string() })
     }
 
-    /// A failed attempt may have left the cgroup.
+    /// A failed attempt may have left the cgroup. One that let the disk go and could not remove the cgroup, because somebody else
+    /// uses it, is not undone: the domain would stay limited for as long.
     fn undo(&self, found: &LeverValue) -> Result<(), LeverError> {
+        let was_let_go = self.group.exists() && self.is_empty();
+        if was_let_go && *found != LeverValue::Throttle(Throttle::default()) {
+            return Ok(());
+        }
         self.set(found.clone())
     }
 }
@@ -312,6 +317,14 @@ mod tests {
 
     fn writes(bytes: u64) -> LeverValue {
         LeverValue::Throttle(Throttle { write_bytes: Some(bytes), ..Throttle::default() })
+    }
+
+    #[test]
+    fn a_release_that_left_its_cgroup_is_not_undone() {
+        let (_root, lever) = scene();
+        fs::create_dir(lever.group.join("theirs")).unwrap();
+        lever.undo(&writes(7)).unwrap();
+        assert_eq!(fs::read_to_string(lever.group.join("io.max")).unwrap(), "");
     }
 
     #[test]

@@ -120,18 +120,25 @@ fn domain_served(stat: &str) -> Option<u32> {
 /// of theirs stays there. Answers how many of them are in it now.
 ///
 /// # Errors
-/// When one cannot be moved.
+/// The first that cannot be moved; the others are.
 pub(crate) fn gather(proc: &Path, group: &Path, threads: &[i32]) -> io::Result<usize> {
     let there = members(group);
     let root = group.parent();
-    let mut held = 0;
+    let (mut held, mut failed) = (0, None);
     for thread in threads {
         let is_free =
             || TaskCgroups::read(proc, &thread.to_string()).on("blkio", root.unwrap_or(group)).as_deref() == root;
-        let is_in = there.contains(thread) || is_free() && enter(group, *thread)?;
-        held += usize::from(is_in);
+        let entered = match there.contains(thread) {
+            true => Ok(true),
+            false if is_free() => enter(group, *thread),
+            false => Ok(false),
+        };
+        match entered {
+            Ok(is_in) => held += usize::from(is_in),
+            Err(error) => failed = failed.or(Some(error)),
+        }
     }
-    Ok(held)
+    failed.map_or(Ok(held), Err)
 }
 
 /// True unless it has ended since.

@@ -5,9 +5,9 @@
 //! repeated it does not say. The figure here is the mean of single runs' errors in the worst of the workloads. How many of the runs stay below 5 % is
 //! in its note.
 
+use super::bench::{Bench, Value, figure, mean, mean_of_runs, median};
 use super::error::BedError;
 use super::workloads::{self, Error, Test};
-use super::{Bench, Value, figure, mean, mean_of_runs, median};
 use crate::{Series, interval};
 
 /// What the paper calls typical.

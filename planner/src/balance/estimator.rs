@@ -54,7 +54,8 @@ impl Variances {
     }
 
     /// These, or those before any data where they are none.
-    fn usable(self) -> Self {
+    #[must_use]
+    pub fn usable(self) -> Self {
         let is_one = |variance: f64| variance > 0.0 && variance.is_finite();
         if is_one(self.noise) && is_one(self.steps) && is_one(self.prior) { self } else { Self::default() }
     }

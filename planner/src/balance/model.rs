@@ -196,7 +196,8 @@ impl Model {
         let last = self.samples.back()?;
         let chosen = self.chosen(condition);
         let prior = || (self.prior(last), 0, Variances::default());
-        let of_chosen = |chosen: &Chosen<'_>| (chosen.own.values.clone(), chosen.own.rows, chosen.own.variances);
+        let of_chosen =
+            |chosen: &Chosen<'_>| (chosen.own.values.clone(), chosen.own.rows, chosen.own.variances.usable());
         let (values, rows, variances) = chosen.as_ref().map_or_else(prior, of_chosen);
         // The row of the interval to come, its own shares being what is asked for.
         let next = Sample { shares: vec![0.0; last.shares.len()], ..last.clone() };
@@ -356,7 +357,7 @@ impl Model {
         if self.equations().next_back() != Some(self.samples.len() - 1) {
             return;
         }
-        let has_changed = is_change(&self.rows(chosen.only), &chosen.own.values, chosen.own.variances);
+        let has_changed = is_change(&self.rows(chosen.only), &chosen.own.values, chosen.own.variances.usable());
         self.samples.back_mut().into_iter().for_each(|newest| newest.load_changed = has_changed);
     }
 

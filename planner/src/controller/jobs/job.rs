@@ -340,7 +340,7 @@ impl Job {
             rate,
             mean_task_s,
             task_deviation_s,
-            unfinished: progress.map(|p| p.tasks_total.saturating_sub(p.tasks_done + p.tasks_failed)),
+            unfinished: progress.map(|p| p.tasks_total.saturating_sub(p.tasks_done.saturating_add(p.tasks_failed))),
             loss: self.cluster().map_or(0.0, |cluster| cluster.loss_within(mean_task_s)),
             set_up_s: self.status.spec.set_up_s,
             current: self.status.volunteers,
