@@ -13,7 +13,7 @@ mod steps;
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use steps::{Steps, cargo, program};
 
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     match verb.to_str() {
         Some("check") => check(&mut steps),
         Some("test") => test(&mut steps, &rest),
-        Some("beds") => beds(&mut steps, &rest, None),
+        Some("beds") => beds(&mut steps, &rest),
         Some("seeds") => seeds(&mut steps, rest.first()),
         Some("bench") => bench(&mut steps, &rest),
         Some("repro") => reproduce(&mut steps, &rest),
@@ -100,10 +100,8 @@ fn test(steps: &mut Steps, rest: &[OsString]) {
 }
 
 /// The test programs that hold beds, one after the other: two would measure each other. They are chosen from the whole
-/// workspace, because one package alone is built with other features, and all it depends on once more. `beside` runs beside those
-/// whose tasks sleep.
-fn beds(steps: &mut Steps, filter: &[OsString], beside: Option<(&str, Command)>) {
-    const SLEEPERS: &str = "sharing, slots and slurm";
+/// workspace, because one package alone is built with other features, and all it depends on once more.
+fn beds(steps: &mut Steps, filter: &[OsString]) {
     const ON_A_QUIET_HOST: [&str; 6] = [
         "--test-threads=1",
         "a_wait_for_the_disk_is_harm",
@@ -115,7 +113,11 @@ fn beds(steps: &mut Steps, filter: &[OsString], beside: Option<(&str, Command)>)
     const PROGRAMS: [(&str, &[&str], &[&str]); 12] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
         // Their tasks sleep, so they may run at the same time.
-        (SLEEPERS, &["--test", "end_to_end"], &["--test-threads=3", "sharing::", "slots::", "slurm::"]),
+        (
+            "sharing, slots and slurm",
+            &["--test", "end_to_end"],
+            &["--test-threads=3", "sharing::", "slots::", "slurm::"],
+        ),
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
         // Bad days run by their names.
@@ -142,16 +144,11 @@ fn beds(steps: &mut Steps, filter: &[OsString], beside: Option<(&str, Command)>)
             all.args(own_filter);
         }
         all.args(filter);
-        let beside = beside.as_ref().filter(|_| name == SLEEPERS);
-        let beside = beside.map(|(name, command)| steps.beside(name, command));
         steps.beds(name, all, |failed| {
             let mut command = program();
             command.args(["--test-threads=1", "--exact"]).args(failed);
             command
         });
-        if let Some(beside) = beside {
-            steps.wait(beside);
-        }
     }
 }
 
@@ -185,15 +182,11 @@ fn reproduce(steps: &mut Steps, which: &[OsString]) {
 
 /// A deadline missed (exit code 3) on a busy machine is an honest result of the demo, not a fault of the change.
 fn demo(steps: &mut Steps) {
-    steps.run("release build", release_build());
+    steps.run("release build", cargo(&["build", "--release", "--quiet", "--bin", "gleaner"]));
     steps.run_with("demo", gleaner().arg("demo"), &[0, 3]);
 }
 
-fn release_build() -> Command {
-    cargo(&["build", "--release", "--quiet", "--bin", "gleaner", "--bin", "whole-system"])
-}
-
-fn gleaner() -> Command {
+fn gleaner() -> std::process::Command {
     cargo(&["run", "--release", "--quiet", "--bin", "gleaner", "--"])
 }
 
@@ -220,7 +213,7 @@ fn ci(steps: &mut Steps) {
     packages::install(steps);
     check(steps);
     test(steps, &[]);
-    beds(steps, &[], Some(("release build, beside sharing, slots and slurm", release_build())));
+    beds(steps, &[]);
     xen_helper(steps);
     demo(steps);
     // Ten thousand are for a quiet hour.

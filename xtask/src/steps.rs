@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStderr, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{ChildStderr, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -69,13 +69,6 @@ struct Counted {
     names: Vec<String>,
     /// What tests said of being skipped.
     skipped: Vec<String>,
-}
-
-/// A program that runs beside steps, with the least priority.
-#[derive(Debug)]
-pub(crate) struct Beside {
-    name: String,
-    child: Result<Child, std::io::Error>,
 }
 
 /// `cargo` with arguments; the one that runs this program.
@@ -166,28 +159,6 @@ impl Steps {
         self.failed_tests += counted.failed;
         self.failures.extend(counted.names.into_iter().map(|test| format!("{step}: {test}")));
         self.skipped.extend(counted.skipped.into_iter().map(|test| format!("{step}: {test}")));
-    }
-
-    /// Starts a command that must succeed, beside steps that leave it a CPU. [`Self::wait`] waits for its end.
-    pub(crate) fn beside(&self, name: &str, command: &Command) -> Beside {
-        println!("== {name}, beside what follows");
-        let mut nice = program("nice");
-        nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
-        for (variable, value) in command.get_envs() {
-            match value {
-                Some(value) => nice.env(variable, value),
-                None => nice.env_remove(variable),
-            };
-        }
-        Beside { name: name.to_owned(), child: nice.spawn() }
-    }
-
-    /// Waits for what was started beside other steps. What it still takes is its step.
-    pub(crate) fn wait(&mut self, beside: Beside) {
-        self.step(&beside.name, |_| {
-            let status = beside.child.and_then(|mut child| child.wait()).map_err(Failure::Start)?;
-            judge(status, &[0])
-        });
     }
 
     /// Something else that can fail with a reason.
@@ -392,22 +363,6 @@ mod tests {
         steps.run_with("also good", program("sh").args(["-c", "exit 3"]), &[0, 3]);
         steps.run("missing", program("/nowhere/program"));
         assert_eq!(steps.failed_steps, ["false", "missing"]);
-    }
-
-    #[test]
-    fn a_program_beside_the_steps_has_its_environment_and_is_judged_at_its_end() {
-        let mut steps = Steps::default();
-        let shell = |script: &str| {
-            let mut command = program("sh");
-            command.args(["-c", script]).env("OWN", "1").env_remove("PWD_OF_NOBODY");
-            steps.beside(script, &command)
-        };
-        let [good, bad] = [r#"test "$OWN" = 1 -a "$(nice)" -gt 0"#, "exit 1"].map(shell);
-        let missing = steps.beside("missing", &program("/nowhere/program"));
-        steps.wait(good);
-        steps.wait(bad);
-        steps.wait(missing);
-        assert_eq!(steps.failed_steps, ["exit 1", "missing"]);
     }
 
     #[test]
