@@ -331,7 +331,8 @@ mod tests {
 
     #[test]
     fn what_the_dissertation_found() {
-        let options = Options { seed: 301, runs: 2, traces: None };
+        // Of two runs the ratios to fixed shares are chance.
+        let options = Options { seed: 301, runs: 4, traces: None };
         let found = reproduce(&options, &|_, _, _| {}).unwrap();
         let ids: Vec<&str> = found.figures.iter().map(|figure| figure.id).collect();
         let wanted = [
@@ -353,13 +354,8 @@ mod tests {
         assert_eq!(ids, wanted);
         assert!(found.figures.iter().all(|figure| figure.ours.is_some()), "{:?}", found.figures);
         let missed = ["bconf.stability_gain_static", "bconf.stability_gain_dynamic", "bconf.disk_saving"];
-        // Over two runs these are chance near their bounds; over the twenty runs from this seed on both hold.
-        let nearly = [("bconf.static_floor_ratio", 1.3), ("bconf.held_over_cheapest", 1.12)];
-        let holds_nearly = |figure: &crate::Figure| {
-            nearly.iter().any(|(id, most)| *id == figure.id && figure.ours.is_some_and(|ours| ours <= *most))
-        };
         assert!(
-            found.figures.iter().all(|figure| figure.holds || missed.contains(&figure.id) || holds_nearly(figure)),
+            found.figures.iter().all(|figure| figure.holds || missed.contains(&figure.id)),
             "more than what docs/services.md calls missed: {:?}",
             found.figures
         );

@@ -529,11 +529,11 @@ mod tests {
         assert_eq!(model.predict(0).unwrap().kind, Kind::Black);
     }
 
-    #[test]
-    fn the_black_box_follows_its_own_past() {
+    /// A black box after so many intervals with y = 0.4·y₋₁ + 1.5·share, and the last y.
+    fn black_box(count: u32) -> (Model, f64) {
         let (mut state, mut performance) = (3, 1.0);
         let mut model = Model::new(Kind::Black, Orders::default());
-        for _ in 0..60 {
+        for _ in 0..count {
             let shares = vec![0.2 + 0.4 * random(&mut state)];
             performance = 0.4 * performance + 1.5 * shares[0];
             model.observe(Sample {
@@ -545,6 +545,12 @@ mod tests {
                 load_changed: false,
             });
         }
+        (model, performance)
+    }
+
+    #[test]
+    fn the_black_box_follows_its_own_past() {
+        let (model, performance) = black_box(60);
         let seen = model.predict(0).unwrap();
         assert!((seen.gains[0] - 1.5).abs() < 0.03 && (seen.fixed - 0.4 * performance).abs() < 0.03, "{seen:?}");
     }
@@ -687,20 +693,7 @@ mod tests {
 
     #[test]
     fn what_was_learned_of_one_target_holds_of_another() {
-        let (mut state, mut performance) = (3, 1.0);
-        let mut model = Model::new(Kind::Black, Orders::default());
-        for _ in 0..40 {
-            let shares = vec![0.2 + 0.4 * random(&mut state)];
-            performance = 0.4 * performance + 1.5 * shares[0];
-            model.observe(Sample {
-                performance,
-                miss_rate: None,
-                shares,
-                condition: 0,
-                after_gap: false,
-                load_changed: false,
-            });
-        }
+        let (mut model, _) = black_box(40);
         let before = model.predict(0).unwrap();
         model.retarget(3.0);
         let after = model.predict(0).unwrap();
