@@ -9,7 +9,8 @@
 //! - A stage begins when the one before has ended, so the output is copied within its tasks: λ is 0, and g_f is g_s.
 //! - Before a task of a stage has ended, its time is that of the stage before for each MB read, times [`LATER_PER_MB`], but no less
 //!   than a task there takes, which is what the rate takes it for.
-//! - How fast a host is, is what its ended tasks took beside the stage's mean; of one that has not ended any, what its CPU promises.
+//! - A stage's time and the hosts' speed are told apart ([`Factors`]), as the hosts of one stage may not be those of the next. Of a
+//!   host that has not ended a task, its CPU is the promise.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +26,10 @@ use super::situation::{Following, JobState, LostOutput, NewNode, Node, Situation
 pub const LATER_PER_MB: f64 = 0.1;
 /// Least time of a task, in seconds. Chosen: what starting one costs.
 const LEAST_TASK_S: f64 = 0.05;
+/// Turns in which a stage's time and its hosts' speed are fitted. Chosen: another one changes nothing that counts.
+const TURNS: usize = 20;
+/// Seconds of tasks of a stage on a host that are no mistake of the engine.
+const BELIEVED_S: std::ops::Range<f64> = 1e-9..1e12;
 /// Ended tasks that what a host's CPU promises counts for. Chosen.
 const BELIEVED: f64 = 1.0;
 /// Slowest and fastest host beside the mean that is believed; within what a situation may have.
@@ -116,8 +121,9 @@ pub fn situation(seen: Seen<'_>) -> Result<Told, Unknown> {
         return Err(Unknown::NoWorker);
     }
     let parts = Parts::of(&seen.stages.stages).ok_or(Unknown::NoStage)?;
-    let means = means(seen, &parts)?;
-    let slowness = slowness(seen, &means);
+    let factors = Factors::fit(&seen.stages.stages);
+    let means = means(seen, &parts, &factors)?;
+    let slowness = slowness(seen, factors);
     // What is done is counted in tasks of the map stage.
     let unit_s = parts.unit_s(&means);
     let hands_over = seen.stages.hands_over == Some(true);
@@ -253,20 +259,71 @@ fn read_mb(stage: &Stage) -> f64 {
     (stage.input.0 as f64 + stage.shuffle_read.0 as f64) / MB
 }
 
-/// Ended runs of a stage, and the mean time of one; nothing before the first.
-fn ended(stage: &Stage) -> Option<(f64, f64)> {
-    let runs: f64 = stage.hosts.values().map(|own| f64::from(own.ended)).sum();
-    let time_s: f64 = stage.hosts.values().map(|own| own.task_s).sum();
-    (runs > 0.0 && time_s > 0.0 && time_s.is_finite()).then(|| (runs, time_s / runs))
+/// What ended tasks took, as the time of their stage on a host like the mean, times how slow their host is beside it.
+#[derive(Debug, Default)]
+struct Factors {
+    /// Seconds, of each stage of which a task has ended.
+    stage_s: BTreeMap<u32, f64>,
+    /// Ended tasks and slowness, of each host that has ended one, also of one that is gone.
+    hosts: BTreeMap<HostId, (f64, f64)>,
 }
 
-/// The mean time of a task of each stage.
-fn means(seen: Seen<'_>, parts: &Parts<'_>) -> Result<BTreeMap<u32, f64>, Unknown> {
+impl Factors {
+    /// Fits one factor after the other to the sums of ended tasks, [`TURNS`] times. Slowness is 1 in the mean of all tasks.
+    fn fit(stages: &[Stage]) -> Self {
+        let usable = |own: &StageOnHost| own.ended > 0 && BELIEVED_S.contains(&own.task_s);
+        let of = |stage: &'_ Stage| -> Vec<(HostId, f64, f64)> {
+            let usable = stage.hosts.iter().filter(|(_, own)| usable(own));
+            usable.map(|(host, own)| (host.clone(), f64::from(own.ended), own.task_s)).collect()
+        };
+        let ended: Vec<(u32, Vec<(HostId, f64, f64)>)> = stages.iter().map(|stage| (stage.id, of(stage))).collect();
+        let mut factors = Self::default();
+        for (host, tasks, _) in ended.iter().flat_map(|(_, own)| own) {
+            factors.hosts.entry(host.clone()).or_insert((0.0, 1.0)).0 += tasks;
+        }
+        for _ in 0..TURNS {
+            factors.turn(&ended);
+        }
+        factors
+    }
+
+    fn turn(&mut self, ended: &[(u32, Vec<(HostId, f64, f64)>)]) {
+        let mut by_host: BTreeMap<&HostId, (f64, f64)> = BTreeMap::new();
+        for (stage, own) in ended.iter().filter(|(_, own)| !own.is_empty()) {
+            let took_s: f64 = own.iter().map(|(_, _, time_s)| time_s).sum();
+            let expected: f64 = own.iter().map(|(host, tasks, _)| tasks * self.slowness(host)).sum();
+            let stage_s = took_s / expected;
+            self.stage_s.insert(*stage, stage_s);
+            for (host, tasks, time_s) in own {
+                let (took_s, expected_s) = by_host.entry(host).or_default();
+                *took_s += time_s;
+                *expected_s += tasks * stage_s;
+            }
+        }
+        for (host, (took_s, expected_s)) in by_host {
+            if let Some((_, slowness)) = self.hosts.get_mut(host) {
+                *slowness = (took_s / expected_s).clamp(SLOWNESS.0, SLOWNESS.1);
+            }
+        }
+        let sum =
+            self.hosts.values().fold((0.0, 0.0), |sum, (tasks, slowness)| (sum.0 + tasks, sum.1 + tasks * slowness));
+        let mean = if sum.0 > 0.0 { sum.1 / sum.0 } else { 1.0 };
+        self.hosts.values_mut().for_each(|(_, slowness)| *slowness /= mean);
+        self.stage_s.values_mut().for_each(|stage_s| *stage_s *= mean);
+    }
+
+    fn slowness(&self, host: &HostId) -> f64 {
+        self.hosts.get(host).map_or(1.0, |(_, slowness)| *slowness)
+    }
+}
+
+/// The time of a task of each stage on a host like the mean.
+fn means(seen: Seen<'_>, parts: &Parts<'_>, factors: &Factors) -> Result<BTreeMap<u32, f64>, Unknown> {
     let mut means = BTreeMap::new();
     let mut before: Option<&Stage> = None;
     for stage in &seen.stages.stages {
-        let mean_s = match (ended(stage), before) {
-            (Some((_, mean_s)), _) => mean_s,
+        let mean_s = match (factors.stage_s.get(&stage.id), before) {
+            (Some(stage_s), _) => *stage_s,
             (None, Some(before)) if parts.maps.iter().all(|own| own.id != stage.id) => {
                 later_s(before, means[&before.id], stage)
             }
@@ -312,25 +369,18 @@ fn slot_cores(worker: &Worker) -> f64 {
     (worker.potential.cores() / f64::from(worker.slots.max(1))).max(0.01)
 }
 
-fn slowness(seen: Seen<'_>, means: &BTreeMap<u32, f64>) -> Slowness {
-    let mut all = BTreeMap::new();
+fn slowness(seen: Seen<'_>, factors: Factors) -> Slowness {
     // Weighted sums, of volunteers and of dedicated hosts.
     let mut sums = [(0.0, 0.0); 2];
     for worker in seen.working {
-        let on = || seen.stages.stages.iter().filter_map(|stage| Some((stage, stage.hosts.get(&worker.host)?)));
-        let tasks: f64 = on().map(|(_, own)| f64::from(own.ended)).sum();
-        let expected_s: f64 = on().map(|(stage, own)| f64::from(own.ended) * means[&stage.id]).sum();
-        let took_s: f64 = on().map(|(_, own)| own.task_s).sum();
-        if tasks > 0.0 && took_s > 0.0 {
-            let slowness = (took_s / expected_s).clamp(SLOWNESS.0, SLOWNESS.1);
+        if let Some((tasks, slowness)) = factors.hosts.get(&worker.host) {
             let (sum, weight) = &mut sums[usize::from(!worker.is_volunteer)];
             *sum += tasks * slowness * slot_cores(worker);
             *weight += tasks;
-            all.insert(worker.host.clone(), (tasks, slowness));
         }
     }
     let known = sums.into_iter().find(|(_, weight)| *weight > 0.0);
-    Slowness { seen: all, per_core: known.map_or(1.0, |(sum, weight)| sum / weight) }
+    Slowness { seen: factors.hosts, per_core: known.map_or(1.0, |(sum, weight)| sum / weight) }
 }
 
 fn speed(slowness: f64) -> f64 {

@@ -3,7 +3,8 @@
 //!
 //! The more cautious one counts where they differ by much: where by the stages the job would take longer than by its rate by more
 //! than [`MUCH`], and be late, the fewest volunteers are taken with which it is not. They are never fewer than the rate takes.
-//! Only a deadline is decided so; with other goals the model only says when all would be done.
+//! A host that has a task is given back only where both models keep [`MUCH`] in reserve: one that is taken again soon has lost its
+//! output. Only a deadline is decided so; with other goals the model only says when all would be done.
 
 use std::collections::BTreeSet;
 
@@ -158,10 +159,11 @@ fn weighed(sizing: &Sizing<'_>, choice: Choice, sizes: Vec<StageSize>) -> Choice
     let at_rate = sizes.iter().find(|own| own.size == rate_size).copied();
     let objects = at_rate.filter(|own| is_deadline && !in_time(own) && own.completion_s > rate_s * (1.0 + MUCH));
     let larger = || sizes.iter().filter(|own| own.size >= rate_size);
-    let wanted = objects.and_then(|_| {
+    let by_stages = objects.and_then(|_| {
         let earliest = || larger().min_by(|a, b| a.completion_s.total_cmp(&b.completion_s).then(a.size.cmp(&b.size)));
         larger().find(|own| in_time(own)).or_else(earliest).copied()
     });
+    let wanted = by_stages.or_else(|| kept_in_reserve(sizing, &choice, &sizes, plan_s).filter(|_| is_deadline));
     let taken = wanted.and_then(|own| sizing.assess(own.size));
     let decided_by =
         if taken.as_ref().is_some_and(|own| own.size > rate_size) { DecidedBy::Stages } else { DecidedBy::Rate };
@@ -170,7 +172,7 @@ fn weighed(sizing: &Sizing<'_>, choice: Choice, sizes: Vec<StageSize>) -> Choice
         rate_size,
         rate_s,
         stages_size: sizes.iter().find(|own| is_deadline && in_time(own)).map(|own| own.size),
-        meets_goal: wanted.is_none_or(|own| own.completion_s <= plan_s),
+        meets_goal: by_stages.is_none_or(|own| own.completion_s <= plan_s),
         sizes,
     };
     let choice = Choice { stages: Some(StageOpinion::Predicted(prediction)), ..choice };
@@ -178,6 +180,17 @@ fn weighed(sizing: &Sizing<'_>, choice: Choice, sizes: Vec<StageSize>) -> Choice
         Some(chosen) => choice.with(chosen, Bound::Stages),
         None => choice,
     }
+}
+
+/// The fewest volunteers that are kept, where the rate gives back some that have tasks: with fewer, one of the models would have
+/// less than [`MUCH`] in reserve. `None` where the rate gives none back, or both have that with what it keeps.
+fn kept_in_reserve(sizing: &Sizing<'_>, choice: &Choice, sizes: &[StageSize], plan_s: f64) -> Option<StageSize> {
+    let has_reserve = |completion_s: f64| completion_s * (1.0 + MUCH) <= plan_s;
+    let by_rate_has = |size| sizing.assess(size).is_some_and(|own| has_reserve(own.completion_s));
+    let most = sizing.current.min(sizing.useful);
+    let mut given_back = sizes.iter().filter(|own| (choice.size..=most).contains(&own.size));
+    let kept = given_back.find(|own| own.size == most || has_reserve(own.completion_s) && by_rate_has(own.size));
+    kept.copied().filter(|own| own.size > choice.size)
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //!
 //! Spark does not say which stage reads the output of which. Its numbers rise from parents to children, so the stages of a
 //! job count as a chain in that order, and the output of one that is over as read until a later one that reads output is
-//! over too. Output on an executor that is gone was handed over or is to be made again; then the stage is tried again.
+//! over too. Output on an executor that is gone was handed over or is to be made again; then the stage is tried again. A stage
+//! that failed because its input was lost neither runs nor waits, by Spark's word, until that is there again: it is not over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ const MOST: usize = 20_000;
 const PERIOD: Duration = Duration::from_secs(3);
 /// Stages asked for in a poll. Chosen.
 const MOST_ASKED: usize = 4;
-/// Stages that are over, of those just before the first that is not, that are asked for. Chosen.
+/// Stages that neither run nor wait, from the newest, that are asked for. Chosen.
 const MOST_OVER: usize = 16;
 /// Settings without which an executor that leaves takes its output with it.
 const HAND_OVER: [&str; 3] = [
@@ -56,7 +57,14 @@ pub(super) struct OnExecutor {
 
 /// The attempts of one stage.
 pub(super) fn parse_attempts(document: &Document) -> Result<Vec<Attempt>, SparkError> {
-    document.root().items(MOST)?.map(|attempt| parse_attempt(&attempt)).collect()
+    let mut attempts = Vec::new();
+    for attempt in document.root().items(MOST)? {
+        // Its output was there before.
+        if attempt.get("status").text()? != "SKIPPED" {
+            attempts.push(parse_attempt(&attempt)?);
+        }
+    }
+    Ok(attempts)
 }
 
 fn parse_attempt(attempt: &Field<'_>) -> Result<Attempt, SparkError> {
@@ -138,10 +146,9 @@ impl StageBook {
         let is_due = |id: &u32, is_over: bool| {
             self.seen.get(id).is_none_or(|seen| seen.is_over != is_over || !is_over && now >= seen.asked + PERIOD)
         };
-        let first = listed.keys().next().copied().unwrap_or(u32::MAX);
-        let over = own.range(..first).rev().take(MOST_OVER).filter(|id| is_due(id, true));
+        let unlisted = own.iter().rev().filter(|id| !listed.contains_key(id)).take(MOST_OVER);
         let running = listed.iter().filter(|(id, running)| **running && is_due(id, false)).map(|(id, _)| id);
-        running.chain(over).copied().take(MOST_ASKED).collect()
+        running.chain(unlisted.filter(|id| is_due(id, true))).copied().take(MOST_ASKED).collect()
     }
 
     /// Takes an answer about a stage; `listed` is whether it was among those that run or wait.
@@ -179,9 +186,12 @@ impl StageBook {
             let attempts = self.seen.get(&id).map_or(&[][..], |seen| &seen.attempts);
             let most = attempts.iter().map(|attempt| attempt.tasks).max();
             let Some(row) = listed.get(&id) else {
-                if attempts.last().is_some_and(|last| last.is_complete) {
-                    let tasks = most.unwrap_or(0);
-                    over.push(whole(id, tasks, tasks, attempts, &hosts, running));
+                let tasks = most.unwrap_or(0);
+                match attempts.last() {
+                    Some(last) if last.is_complete => over.push(whole(id, tasks, tasks, attempts, &hosts, running)),
+                    // It failed, and is tried again for the rest once its input is there.
+                    Some(_) => all.push(whole(id, tasks, kept(attempts, &hosts).min(tasks), attempts, &hosts, running)),
+                    None => {}
                 }
                 continue;
             };
@@ -206,6 +216,14 @@ fn of_running_jobs(jobs: &[JobRow]) -> BTreeSet<u32> {
     running.flat_map(|job| &job.stages).copied().collect()
 }
 
+/// Tasks of a stage that need not run again: results are with the driver, output is where it was made.
+fn kept(attempts: &[Attempt], executors: &BTreeMap<&str, &ExecutorRow>) -> u32 {
+    let has_output = attempts.iter().any(|attempt| attempt.written_bytes > 0);
+    let all = attempts.iter().flat_map(|attempt| &attempt.executors);
+    let kept = all.filter(|own| !has_output || executors.get(own.id.as_str()).is_some_and(|executor| executor.active));
+    kept.fold(0, |sum, own| sum.saturating_add(own.succeeded))
+}
+
 /// All attempts of a stage together.
 fn whole(
     id: u32,
@@ -217,10 +235,10 @@ fn whole(
 ) -> StageOfHosts {
     let mut hosts: BTreeMap<String, StageOnHost> = BTreeMap::new();
     for own in attempts.iter().flat_map(|attempt| &attempt.executors) {
-        // What an executor that is gone did is with another, or lost.
-        let Some(executor) = executors.get(own.id.as_str()).filter(|executor| executor.active) else { continue };
+        let Some(executor) = executors.get(own.id.as_str()) else { continue };
         let host = hosts.entry(executor.host.clone()).or_default();
-        host.done = host.done.saturating_add(own.succeeded);
+        // What an executor that is gone did is with another, or lost. How long it took tells how slow its host is.
+        host.done = host.done.saturating_add(if executor.active { own.succeeded } else { 0 });
         host.ended = host.ended.saturating_add(own.ended);
         host.task_s += own.task_ms as f64 / 1e3;
     }

@@ -75,6 +75,22 @@ fn in_the_map_stage_by_hand() {
     assert_eq!(told.added(&[], 9.0), None);
 }
 
+/// The first stage ran on a slow host alone, which is gone, and on a fast one; the second has run on the fast one.
+#[test]
+fn a_stage_s_time_and_a_host_s_speed_are_told_apart() {
+    let first = stage(0, 80, &[("d", on(40, 2.0, 0)), ("gone", StageOnHost { done: 0, ..on(40, 6.0, 0) })]);
+    let second = stage(1, 60, &[("d", on(20, 3.0, 1))]);
+    let now = seen(vec![Stage { done: 80, ..first }, second], Some(true));
+    let told = told(&now, &[worker("d", 100.0, false)]).unwrap();
+    // 40 tasks are left, of which one is half done: 3 s each, whatever the mean host is.
+    near(rest(&told, &[]).total_s(), 39.5 * 3.0);
+    let factors = Factors::fit(&now.stages);
+    // Three times as fast as the other; 60 tasks on it and 40 on that one.
+    near(factors.slowness(&id("gone")) / factors.slowness(&id("d")), 3.0);
+    near(0.6 * factors.slowness(&id("d")) + 0.4 * factors.slowness(&id("gone")), 1.0);
+    near(factors.stage_s[&1] * factors.slowness(&id("d")), 3.0);
+}
+
 #[test]
 fn in_the_last_stage_output_is_lost_unless_it_is_handed_over() {
     let hosts = [("d", on(60, 2.0, 0)), ("v", on(40, 2.0, 0))];

@@ -130,6 +130,23 @@ fn a_host_whose_output_would_be_made_again_too_late_is_kept() {
     assert_eq!(consulted(&patient, stages, &working).size, 0);
 }
 
+/// Both models see 200 s of work for the dedicated host alone; the volunteer has nothing that would be lost.
+#[test]
+fn a_host_is_given_back_only_with_a_reserve() {
+    let offers = offers(&["a"]);
+    let kept = |within_s: f64, useful: u32| {
+        let sizing = Sizing { useful, ..sizing(within_s, &offers, 1) };
+        let by_rate = sizing.decide().size;
+        let stages = vec![stage(0, 100, 4.0, &[("d", 50)])];
+        let choice = consulted(&sizing, stages, &[worker("d", false), worker("a", true)]);
+        (by_rate, choice.size, predicted(&choice).decided_by)
+    };
+    assert_eq!(kept(215.0, u32::MAX), (0, 1, DecidedBy::Stages));
+    assert_eq!(kept(240.0, u32::MAX), (0, 0, DecidedBy::Rate));
+    // It has no task.
+    assert_eq!(kept(215.0, 0), (0, 0, DecidedBy::Rate));
+}
+
 /// The rate sees no task for a volunteer any more; but without it the last ones wait for its output.
 #[test]
 fn a_host_without_a_task_is_kept_for_its_output() {

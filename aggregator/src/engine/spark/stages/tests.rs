@@ -139,12 +139,42 @@ fn stages_are_put_together_of_attempts_executors_and_running_tasks() {
         .iter()
         .map(|(stage, hosts)| (stage.done, hosts.iter().map(|(host, own)| (host.clone(), own.done)).collect()))
         .collect();
-    assert_eq!(done, [(16, [("a".to_owned(), 10)].into()), (0, BTreeMap::new())]);
+    assert_eq!(done, [(16, [("a".to_owned(), 10), ("b".to_owned(), 0)].into()), (0, BTreeMap::new())]);
+    assert_eq!(seen.stages[0].1["b"].ended, 7, "how fast its host was is still known");
     // Six of its tasks are tried again.
     let again = [row(0, 1, 6, 1, true), row(1, 0, 4, 0, false)];
     assert_eq!(book.due(&jobs, &again, now), [0]);
     let seen = book.stages(&jobs, &again, &gone, &[]).unwrap();
     assert_eq!((seen.stages[0].0.tasks, seen.stages[0].0.done), (16, 11));
+}
+
+/// Spark lists a stage whose input was lost as neither active nor pending, until the input is there again.
+#[test]
+fn a_stage_that_failed_for_its_input_is_not_over() {
+    let now = Instant::now();
+    let mut book = StageBook { hands_over: Some(false), ..StageBook::default() };
+    let jobs = [job(&[0, 1])];
+    book.take(0, false, vec![attempt(true, 16, [160, 0, 80], &[("0", 10), ("1", 6)])], now);
+    book.take(1, true, vec![attempt(false, 12, [0, 40, 0], &[("0", 2), ("1", 3)])], now);
+    // The first is made again for the executor that is gone; the second is in no list.
+    let executors = [executor("0", "a", true), executor("1", "b", false)];
+    let rows = [row(0, 1, 6, 0, true)];
+    assert_eq!(book.due(&jobs, &rows, now), [0, 1], "both are asked for, though the second is the later one");
+    book.take(1, false, vec![attempt(false, 12, [0, 40, 0], &[("0", 2), ("1", 4)])], now);
+    let of = |book: &StageBook, rows: &[StageRow]| -> Vec<(u32, u32, u32)> {
+        let seen = book.stages(&jobs, rows, &executors, &[]).unwrap();
+        seen.stages.iter().map(|(stage, _)| (stage.id, stage.tasks, stage.done)).collect()
+    };
+    assert_eq!(of(&book, &rows), [(0, 16, 10), (1, 12, 6)], "the driver has six results");
+    // Of a stage with output, what an executor that is gone made is to be made again.
+    book.take(1, false, vec![attempt(false, 12, [0, 40, 20], &[("0", 2), ("1", 4)])], now);
+    assert_eq!(of(&book, &rows), [(0, 16, 10), (1, 12, 2)]);
+    // Not asked for again until it runs.
+    assert_eq!(book.due(&jobs, &rows[..0], now + 9 * PERIOD), [0]);
+    let again = [row(1, 1, 10, 0, true)];
+    book.take(0, false, vec![attempt(true, 16, [160, 0, 80], &[("0", 16)])], now);
+    assert_eq!(book.due(&jobs, &again, now), [1]);
+    assert_eq!(of(&book, &again)[1], (1, 12, 2));
 }
 
 #[test]
