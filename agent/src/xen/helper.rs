@@ -190,7 +190,7 @@ impl Helper {
         Ok(self.received.get(..self.given).unwrap_or_default())
     }
 
-    /// Reads until there is a whole line; its length.
+    /// Reads until there is a whole line; its length. After the deadline only what has come already counts.
     fn answer_length(&mut self, deadline: Instant) -> io::Result<usize> {
         let mut buffer = [0; 16 << 10];
         let mut searched = 0;
@@ -205,14 +205,17 @@ impl Helper {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-            let ready = match poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&timeout)) {
+            match poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&timeout)) {
                 // A signal is no fault of the helper's.
-                Err(Errno::INTR) if !left.is_zero() => continue,
-                ready => ready?,
-            };
-            if left.is_zero() || ready == 0 {
-                let message = format!("no answer within {} ms", ANSWER_TIMEOUT.as_millis());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+                Err(Errno::INTR) => continue,
+                // A busy machine may wake this long after the answer came: what is there at the deadline counts, so that is
+                // looked at once more, without waiting.
+                Ok(0) if !left.is_zero() => continue,
+                Ok(0) => {
+                    let message = format!("no answer within {} ms", ANSWER_TIMEOUT.as_millis());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+                }
+                ready => _ = ready?,
             }
             match self.output.read(&mut buffer)? {
                 0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended")),
@@ -224,6 +227,8 @@ impl Helper {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::ioctl_fionread;
+
     use super::*;
 
     fn shell(script: &str) -> io::Result<Helper> {
@@ -246,6 +251,30 @@ mod tests {
         assert_eq!(answer["sample"]["domains"][0]["name"], "one");
         let error = refused(helper.exchange(&json!({ "set": {} })).unwrap()).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::NotFound, "no domain x"));
+    }
+
+    #[test]
+    fn an_answer_that_is_there_at_the_deadline_counts() {
+        // More than is read at once.
+        const LENGTH: usize = 40_000;
+        let long = format!("read l; printf '%0{LENGTH}d\\n' 0; read l; printf half; sleep 9");
+        let mut helper = shell(&format!("{HELLO}{long}")).unwrap();
+        let comes = |helper: &mut Helper, length: usize| {
+            helper.input.write_all(b"{}\n").unwrap();
+            let start = Instant::now();
+            while ioctl_fionread(&helper.output).unwrap() < length as u64 {
+                assert!(start.elapsed() < Duration::from_secs(60), "nothing came");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        // As of a reader that was woken when the time was over.
+        helper.received.clear();
+        comes(&mut helper, LENGTH + 1);
+        assert_eq!(helper.answer_length(Instant::now()).unwrap(), LENGTH + 1);
+        helper.received.clear();
+        comes(&mut helper, "half".len());
+        let error = helper.answer_length(Instant::now()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "one that has not come as a whole does not");
     }
 
     #[test]
