@@ -5,11 +5,12 @@
 //!
 //! There are two helpers per process: one for sensing and memory targets, which may have to wait for xenstore, and one for
 //! the guard and the levers on CPU (`guarding`), which never does. A helper that misses an answer's deadline is ended, and
-//! another is started when it is asked again: that of sensing after a while.
+//! another is started when it is asked again, or after a while where one had failed shortly before (`restarts`).
 
 mod guarding;
 mod helper;
 mod memory;
+mod restarts;
 pub(crate) mod served;
 
 use std::io;
@@ -29,17 +30,21 @@ pub(crate) use self::guarding::{
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};
 pub(crate) use self::memory::{HostMemory, MemoryNow, MemoryTarget, VolunteerMemory};
+use self::restarts::Restarts;
 
-/// How long a helper that failed is not started again. (Chosen.)
+/// How long no helper is started after one that could not be, or that failed soon after another. (Chosen.)
 const REST: Duration = Duration::from_secs(10);
+/// One that fails so soon after another is not replaced at once. (Chosen: twice the rest, so that one that fails each time
+/// rests each time.)
+const RELAPSE: Duration = Duration::from_secs(20);
 
-static HELPER: Mutex<State> = Mutex::new(State::Idle);
+static SENSING: Mutex<Sensing> = Mutex::new(Sensing::new());
 
+/// The helper for sensing and memory targets.
 #[derive(Debug)]
-enum State {
-    Idle,
-    Running(Helper),
-    Failed(Instant, String),
+struct Sensing {
+    helper: Option<Helper>,
+    restarts: Restarts,
 }
 
 /// One domain at one moment. Counters count from its start.
@@ -222,33 +227,40 @@ pub(crate) fn set(uuid: &str, id: Option<u32>, setting: Setting) -> io::Result<(
 
 /// The answer, and how many CPUs the hypervisor has.
 fn ask(request: &Value) -> io::Result<(Value, u32)> {
-    let mut state = HELPER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let State::Failed(at, why) = &*state
-        && at.elapsed() < REST
-    {
-        return Err(io::Error::other(format!("{why} (tried again every {} s)", REST.as_secs())));
+    SENSING.lock().unwrap_or_else(PoisonError::into_inner).ask(request, Helper::start)
+}
+
+impl Sensing {
+    const fn new() -> Self {
+        Self { helper: None, restarts: Restarts::new(REST, RELAPSE) }
     }
-    let mut helper = match std::mem::replace(&mut *state, State::Idle) {
-        State::Running(helper) => helper,
-        State::Idle | State::Failed(..) => match Helper::start().map_err(not_of_a_domain) {
-            Ok(helper) => helper,
-            Err(error) => {
-                *state = State::Failed(Instant::now(), error.to_string());
-                return Err(error);
+
+    /// Asks the helper that runs, or one that is started for it.
+    fn ask(&mut self, request: &Value, start: impl FnOnce() -> io::Result<Helper>) -> io::Result<(Value, u32)> {
+        let mut helper = match self.helper.take() {
+            Some(helper) => helper,
+            None => self.start(start)?,
+        };
+        match helper.exchange(request) {
+            // What it refuses it has understood; it stays.
+            Ok(answer) => {
+                let physical_cpus = helper.physical_cpus;
+                self.helper = Some(helper);
+                refused(answer).map(|answer| (answer, physical_cpus))
             }
-        },
-    };
-    match helper.exchange(request) {
-        // What it refuses it has understood; it stays.
-        Ok(answer) => {
-            let physical_cpus = helper.physical_cpus;
-            *state = State::Running(helper);
-            refused(answer).map(|answer| (answer, physical_cpus))
+            Err(error) => {
+                self.restarts.broke(Instant::now(), format!("the helper {PROGRAM} failed: {error}"));
+                Err(error)
+            }
         }
-        Err(error) => {
-            *state = State::Failed(Instant::now(), format!("the helper {PROGRAM} failed: {error}"));
-            Err(error)
-        }
+    }
+
+    fn start(&mut self, start: impl FnOnce() -> io::Result<Helper>) -> io::Result<Helper> {
+        let resting = |why: io::Error| io::Error::other(format!("{why} (tried again every {} s)", REST.as_secs()));
+        self.restarts.may_start(Instant::now()).map_err(resting)?;
+        let started = start().map_err(not_of_a_domain);
+        self.restarts.started(Instant::now(), &started);
+        started
     }
 }
 
@@ -261,8 +273,29 @@ pub(crate) fn parse_sample(answer: &Value) -> io::Result<Vec<Domain>> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::helper::refused;
     use super::*;
+
+    /// Starts a helper that answers the first question so; then, if at all, too late.
+    fn answering(answer: &str) -> io::Result<Helper> {
+        let hello = r#"read l; echo '{"hello":{"version":4,"physical_cpus":2}}'"#;
+        Helper::run(Command::new("sh").args(["-c", &format!("{hello}; read l; {answer}; read l; exec sleep 9")]))
+    }
+
+    #[test]
+    fn a_late_answer_of_sensing_costs_one_answer_and_only_the_next_a_rest() {
+        let (mut sensing, request) = (Sensing::new(), json!({ "sample": {} }));
+        let late = sensing.ask(&request, || answering("exec sleep 9")).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        let (answer, cpus) = sensing.ask(&request, || answering(r#"echo '{"sample":{}}'"#)).unwrap();
+        assert_eq!((answer, cpus), (json!({ "sample": {} }), 2), "another helper answers at once");
+        let late = sensing.ask(&request, || panic!("one runs")).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        let resting = sensing.ask(&request, || panic!("two in a row have failed")).unwrap_err().to_string();
+        assert!(resting.contains("no answer within") && resting.contains("tried again every 10 s"), "{resting}");
+    }
 
     proptest::proptest! {
         #[test]

@@ -16,10 +16,11 @@ use serde_json::{Value, json};
 
 use super::helper::{self, Helper, PROGRAM, not_of_a_domain, refusal, refused};
 use super::memory::MemoryNow;
+use super::restarts::Restarts;
 
 /// How long the helper lets the volunteer run without a look, in ms. (Chosen: twenty looks.)
 const LEASE_MS: u64 = 1_000;
-/// How long no helper is started after one that could not be. (Chosen.)
+/// How long no helper is started after one that could not be, or that failed soon after another. (Chosen.)
 const REST: Duration = Duration::from_secs(1);
 /// One that fails so soon after another is not replaced at once: longer than a start and a question may take. (Chosen.)
 const RELAPSE: Duration = Duration::from_secs(5);
@@ -127,10 +128,7 @@ enum Answer {
 #[derive(Debug)]
 struct Guarding {
     helper: Option<Helper>,
-    /// When none could be started, and why.
-    failed: Option<(Instant, String)>,
-    /// When one last failed that had been started.
-    broken: Option<Instant>,
+    restarts: Restarts,
     /// The volunteer is not as it should be: no look is asked for, so that the lease ends.
     withheld: bool,
     /// The volunteer's domains.
@@ -143,24 +141,21 @@ struct Guarding {
 
 impl Guarding {
     const fn new() -> Self {
-        Self { helper: None, failed: None, broken: None, withheld: false, watched: Vec::new(), lapses: 0, told: 0 }
+        let restarts = Restarts::new(REST, RELAPSE);
+        Self { helper: None, restarts, withheld: false, watched: Vec::new(), lapses: 0, told: 0 }
     }
 
     fn running(&mut self) -> io::Result<Helper> {
         if let Some(helper) = self.helper.take() {
             return Ok(helper);
         }
-        if let Some((at, why)) = &self.failed
-            && at.elapsed() < REST
-        {
-            return Err(io::Error::other(why.clone()));
-        }
+        self.restarts.may_start(Instant::now())?;
         self.told = 0;
         let started = Helper::start().and_then(|mut helper| {
             watch_by(&mut helper, &self.watched)?;
             Ok(helper)
         });
-        self.failed = started.as_ref().err().map(|error| (Instant::now(), error.to_string()));
+        self.restarts.started(Instant::now(), &started);
         started.map_err(not_of_a_domain)
     }
 
@@ -185,13 +180,9 @@ impl Guarding {
         }
     }
 
-    /// A helper that had been started failed. The first is replaced at the next question; after a second, whoever asks does
-    /// not wait anew each time.
+    /// A helper that had been started failed.
     fn broke(&mut self, now: Instant, error: &io::Error) {
-        if self.broken.is_some_and(|before| now.duration_since(before) < RELAPSE) {
-            self.failed = Some((now, format!("the helper {PROGRAM} failed: {error}")));
-        }
-        self.broken = Some(now);
+        self.restarts.broke(now, format!("the helper {PROGRAM} failed: {error}"));
         // It may have paused the volunteer at its end.
         self.lapses += 1;
     }
@@ -384,12 +375,13 @@ mod tests {
         let (mut guarding, error) = (Guarding::new(), io::Error::other("no answer"));
         let start = Instant::now();
         guarding.broke(start, &error);
-        assert!(guarding.failed.is_none(), "the next question starts another");
-        guarding.broke(start + RELAPSE / 2, &error);
-        assert!(guarding.failed.is_some(), "that one failed too");
-        guarding.failed = None;
-        guarding.broke(start + RELAPSE * 2, &error);
-        assert!(guarding.failed.is_none() && guarding.lapses == 3);
+        guarding.restarts.may_start(start).unwrap();
+        let again = start + RELAPSE / 2;
+        guarding.broke(again, &error);
+        let why = guarding.restarts.may_start(again).unwrap_err().to_string();
+        assert_eq!(why, "the helper gleaner-agent-xen failed: no answer");
+        guarding.restarts.may_start(again + REST).unwrap();
+        assert_eq!(guarding.lapses, 2, "each may have paused the volunteer");
     }
 
     #[test]

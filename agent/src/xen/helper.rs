@@ -145,7 +145,11 @@ impl Helper {
         Self::run(&mut Command::new(program))
     }
 
-    fn run(command: &mut Command) -> io::Result<Self> {
+    /// Starts a program that is one.
+    ///
+    /// # Errors
+    /// When it does not answer as one of this release.
+    pub(super) fn run(command: &mut Command) -> io::Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let pipes = (child.stdin.take(), child.stdout.take());
         let (Some(input), Some(output)) = pipes else { return Err(io::ErrorKind::BrokenPipe.into()) };
