@@ -1,7 +1,9 @@
 //! A real Xen control domain with guests, booted under software emulation: the agent and its helper show and limit
 //! domains, and leave them as they were.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -166,6 +168,50 @@ fn xen_domains_from_inside() {
         println!("a sample of 3 domains costs {:.3} ms of CPU", cost_of_a_sample());
         sh("i=0; while [ $i -lt 20 ]; do MEMORY=4 mkdom idle$i idle; i=$((i + 1)); done");
         println!("a sample of 23 domains costs {:.3} ms of CPU", cost_of_a_sample());
+    }
+}
+
+/// The tests that the control domain's script would run under a scheduler.
+fn tests_under(scheduler: &str) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let lists = format!("#!/bin/sh\nexec '{}' --list \"$@\"\n", std::env::current_exe().unwrap().display());
+    for (name, text) in
+        [("xl", format!("#!/bin/sh\necho 'xen_scheduler          : {scheduler}'\n")), ("lab-tests", lists)]
+    {
+        let program = folder.path().join(name);
+        std::fs::write(&program, text).unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new("sh");
+    command.arg(lab::script("xen/lab-tests.sh")).current_dir(folder.path()).env("PATH", path);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+    listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+}
+
+#[test]
+fn under_credit_only_what_a_scheduler_does_is_tried_again() {
+    if lab::inside() {
+        return;
+    }
+    let [all, again] = ["credit2", "credit"].map(tests_under);
+    let of_schedulers = [
+        "xen::xen_domains_from_inside",
+        "xen_harm::xen_harm_from_inside",
+        "xen_volunteer::xen_domains_as_the_volunteer_from_inside",
+    ];
+    let others = [
+        "xen_made::xen_domains_that_gleaner_makes_from_inside",
+        "xen_placing::xen_domains_come_late_and_are_placed_from_inside",
+    ];
+    let has = |tests: &[String], test: &str| tests.iter().any(|listed| listed == test);
+    for test in of_schedulers {
+        assert!(has(&all, test) && has(&again, test), "{test}: {all:?}, {again:?}");
+    }
+    for test in others {
+        assert!(has(&all, test) && !has(&again, test), "{test}: {all:?}, {again:?}");
     }
 }
 
