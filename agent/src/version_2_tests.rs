@@ -22,11 +22,13 @@ fn every_test_holds_on_a_version_2_host() {
     assert!(strip.unwrap().success());
     let output = lab::on_host(&images, &["-T", "300"], "kvm/agent-tests.sh", &[&tests]);
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("act::tests::levers::memory_is_taken_in_steps_without_a_kill ... ok"), "{said}");
+    let quoted = || lab::quoted(&output);
+    assert!(output.status.success(), "{}\n{}", output.status, quoted());
+    assert!(said.contains("act::tests::levers::memory_is_taken_in_steps_without_a_kill ... ok"), "{}", quoted());
     // It ran, as a whole: elsewhere it may be skipped.
     let skipped = format!("{}{LINKS}", gleaner_test_support::skip::MARK);
-    assert!(said.contains(LINKS) && !said.contains(&skipped), "restoring what guests send was not tried: {said}");
+    let tried = said.contains(LINKS) && !said.contains(&skipped);
+    assert!(tried, "restoring what guests send was not tried:\n{}", quoted());
     // Told once more, past the harness; on that host only what is of version 1 or of hardware may be skipped.
     for line in said.lines() {
         if let Some((_, skip)) = line.split_once(gleaner_test_support::skip::MARK) {

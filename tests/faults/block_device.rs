@@ -91,7 +91,7 @@ fn in_a_host() {
     let options = ["-m", "1200", "-T", &limit];
     let output = lab::on_host(&images, &options, "kvm/power-tests.sh", &[&gleaner, &tests, &seed_file, &cuts_file]);
     let said = text(&output.stdout);
-    assert!(output.status.success() && said.contains(SUMMARY), "{}\n{said}{}", output.status, text(&output.stderr));
+    assert!(output.status.success() && said.contains(SUMMARY), "{}\n{}", output.status, lab::quoted(&output));
     said.lines().filter(|line| line.starts_with("cut")).for_each(say);
 }
 

@@ -437,8 +437,7 @@ fn the_same_on_a_version_2_host_with_kvm() {
         &[&files[0], &files[1], &pidstat],
     );
     // A bed that died has tested nothing, which must not look like a test that passed.
-    assert!(!lab::host_died(&output), "the emulated host died each time: {}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
-    println!("{said}");
+    assert!(!lab::host_died(&output), "the emulated host died each time:\n{}", lab::quoted(&output));
+    assert!(output.status.success(), "{}\n{}", output.status, lab::quoted(&output));
+    println!("{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -239,13 +239,7 @@ fn xen_domains_are_shown_limited_and_left_as_they_were() {
         let mut command = Command::new(lab::script("xen/host.sh"));
         command.args(["-s", scheduler, "-T", "900"]).arg(&images).arg(lab::script("xen/lab-tests.sh")).args(&files);
         let output = command.stdin(Stdio::null()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success(),
-            "{scheduler}: {}\n{said}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
-        println!("{scheduler}:\n{said}");
+        assert!(output.status.success(), "{scheduler}: {}\n{}", output.status, lab::quoted(&output));
+        println!("{scheduler}:\n{}", String::from_utf8_lossy(&output.stdout));
     }
 }

@@ -478,7 +478,6 @@ fn xen_domains_that_are_the_volunteer_are_bounded() {
     let mut command = Program::new(lab::script("xen/host.sh"));
     command.args(["-l", "-T", "900"]).arg(&images).arg(lab::script("xen/lab-bounds.sh")).args(&files);
     let output = command.stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
-    println!("{said}");
+    assert!(output.status.success(), "{}\n{}", output.status, lab::quoted(&output));
+    println!("{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -473,7 +473,6 @@ fn a_batch_job_runs_in_a_xen_domain_beside_a_foreground_that_measures_itself() {
     let mut command = Command::new(lab::script("xen/host.sh"));
     command.args(["-l", "-v", "2", "-T", "600"]).arg(&images).arg(lab::script("xen/job-tests.sh")).args(&files);
     let output = command.stdin(Stdio::null()).output().unwrap();
-    let said = text(&output.stdout);
-    assert!(output.status.success(), "{}\n{said}{}", output.status, text(&output.stderr));
-    println!("{said}");
+    assert!(output.status.success(), "{}\n{}", output.status, lab::quoted(&output));
+    println!("{}", text(&output.stdout));
 }

@@ -117,11 +117,18 @@ pub fn on_host(images: &Path, options: &[&str], script_name: &str, files: &[&Pat
         if !host_died(&output) {
             break;
         }
-        let (said, console) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        eprintln!("{}\n{said}{console}\nthe emulated host died: once more", output.status);
+        eprintln!("{}\n{}the emulated host died: once more", output.status, quoted(&output));
         output = boot();
     }
     output
+}
+
+/// All that a booted host printed, for a test that failed by it. Each line is marked: the host runs tests of its own, and
+/// whoever reads the outer run must not take theirs that failed, or their counts, for its own.
+#[must_use]
+pub fn quoted(output: &Output) -> String {
+    let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said));
+    said.iter().flat_map(|said| said.lines()).map(|line| format!("| {line}\n")).collect()
 }
 
 /// The host, or a guest in it, ended by itself or stood still: nothing was tested. The exit codes are those of
@@ -129,4 +136,24 @@ pub fn on_host(images: &Path, options: &[&str], script_name: &str, files: &[&Pat
 #[must_use]
 pub fn host_died(output: &Output) -> bool {
     matches!(output.status.code(), Some(124 | 125)) || String::from_utf8_lossy(&output.stdout).contains(GUEST_DIED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_host_printed_reads_as_the_outer_run() {
+        let output = Output {
+            status: ExitStatus::from_raw(0),
+            stdout: b"failures:\n    one\n\ntest result: FAILED. 1 passed; 1 failed\r\nno end".to_vec(),
+            stderr: b"host.sh: the end of its console:\n".to_vec(),
+        };
+        let expected = "| failures:\n|     one\n| \n| test result: FAILED. 1 passed; 1 failed\n| no end\n\
+                        | host.sh: the end of its console:\n";
+        assert_eq!(quoted(&output), expected);
+    }
 }
