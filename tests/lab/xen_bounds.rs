@@ -19,7 +19,7 @@ use gleaner_types::event::Event;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, Fraction};
 
-use crate::guests::{agent, sh, until};
+use crate::guests::{PATIENCE, agent, sh, until};
 use crate::xen::run;
 use crate::xen_foreground::its_traffic_is_limited_and_nobody_elses;
 use crate::xen_volunteer::{Hypervisor, open, order, uuid};
@@ -31,6 +31,8 @@ const HOLDS: &str = "GLEANER_LAB_HOLDS_MEMORY";
 const FLOOR_MIB: f64 = 96.0;
 const FOUND_MIB: f64 = 128.0;
 const ROUNDS: usize = 10;
+/// Within so many ms the volunteer gives memory back; on a quiet machine in some 600.
+const GIVES_BACK_MS: f64 = 20_000.0;
 const RUN: Desired = Desired::Run { cap: Quota::Unlimited };
 
 /// The hypervisor's memory and a domain's, in MiB.
@@ -87,7 +89,7 @@ fn ticking(actor: &mut Actor, what: &str, mut condition: impl FnMut() -> bool) -
             }
             ticked = Instant::now();
         }
-        assert!(start.elapsed() < Duration::from_secs(90), "not so: {what}");
+        assert!(start.elapsed() < PATIENCE, "not so: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
     start.elapsed().as_secs_f64() * 1e3
@@ -133,7 +135,7 @@ fn grows_and_gives_back(xen: &mut Hypervisor, volunteer: &str, front: &str) {
         sorted(gave.clone()),
         sorted(there)
     );
-    assert!(gave.iter().all(|ms| *ms < 5_000.0), "{gave:?}");
+    assert!(gave.iter().all(|ms| *ms < GIVES_BACK_MS), "{gave:?}");
 
     let start = Instant::now();
     sh("MEMORY=64 mkdom built idle");
@@ -164,7 +166,7 @@ fn what_somebody_else_sets_is_left(xen: &mut Hypervisor, volunteer: &str) {
     sh("xl mem-set vol 200");
     let start = Instant::now();
     while !tick(&mut actor).iter().any(|event| format!("{event:?}").contains("memory")) {
-        assert!(start.elapsed() < Duration::from_secs(60), "a foreign target is told");
+        assert!(start.elapsed() < PATIENCE, "a foreign target is told");
         std::thread::sleep(Duration::from_millis(100));
     }
     std::thread::sleep(Duration::from_secs(3));
@@ -190,7 +192,7 @@ fn one_without_a_balloon_is_told(xen: &mut Hypervisor) {
             Event::SensorChanged { absent: Some(absent), .. } => Some(absent.detail().into_owned()),
             _ => None,
         });
-        assert!(start.elapsed() < Duration::from_secs(60));
+        assert!(start.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(100));
     }
     let told = told.unwrap();
@@ -321,7 +323,7 @@ fn its_disk_gives_way_and_comes_back(actor: &mut Actor, id: &str, group: &Path) 
             .args(["-c", "while :; do dd if=/dev/loop0 of=/dev/null bs=64k count=16 iflag=direct 2>/dev/null; done"]);
         command
     });
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     let ceiling = loop {
         match second(actor) {
             (rate, Some(ceiling)) if rate < 1.1 * ceiling && ceiling < 0.6 * free => break ceiling,
@@ -334,7 +336,7 @@ fn its_disk_gives_way_and_comes_back(actor: &mut Actor, id: &str, group: &Path) 
         "KiB/s that it reads: free {free:.0}, beside a reader under Gleaner's ceiling of {ceiling:.0} {beside:.0?}"
     );
     assert!(beside.iter().all(|rate| *rate < 1.2 * ceiling), "{beside:?}");
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let (rate, _) = second(actor);
         if rate > 2.0 * ceiling {
@@ -362,7 +364,7 @@ fn an_interface_elsewhere_is_told(actor: &mut Actor, id: &str) {
                 assert_eq!(why.is_some(), lacking);
                 return;
             }
-            assert!(start.elapsed() < Duration::from_secs(60));
+            assert!(start.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(200));
         }
     };
@@ -476,7 +478,7 @@ fn xen_domains_that_are_the_volunteer_are_bounded() {
     let tests = lab::stripped("lab-tests", &std::env::current_exe().unwrap());
     let files = [lab::stripped("gleaner-agent", &agent()), tests, helper];
     let mut command = Program::new(lab::script("xen/host.sh"));
-    command.args(["-l", "-T", "900"]).arg(&images).arg(lab::script("xen/lab-bounds.sh")).args(&files);
+    command.args(["-l", "-T", "1500"]).arg(&images).arg(lab::script("xen/lab-bounds.sh")).args(&files);
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}\n{}", output.status, lab::quoted(&output));
     println!("{}", String::from_utf8_lossy(&output.stdout));

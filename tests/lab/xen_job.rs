@@ -31,7 +31,7 @@ const VOCABULARY: u64 = 64;
 /// How long the foreground is measured without Gleaner, at a time.
 const PHASE: Duration = Duration::from_secs(20);
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Requests of the foreground in a second.
 const RATE: f64 = 2.5;
 /// By how much an unguarded volunteer slows the foreground's mean response where the two are compared.
@@ -471,7 +471,7 @@ fn a_batch_job_runs_in_a_xen_domain_beside_a_foreground_that_measures_itself() {
         vec![gleaner, lab::stripped("xen-job-tests", &program), helper, compile("front"), compile("engine")];
     files.extend(["front", "worker", "count", "slow"].map(|name| lab::script(&format!("xen/job/{name}.sh"))));
     let mut command = Command::new(lab::script("xen/host.sh"));
-    command.args(["-l", "-v", "2", "-T", "600"]).arg(&images).arg(lab::script("xen/job-tests.sh")).args(&files);
+    command.args(["-l", "-v", "2", "-T", "1200"]).arg(&images).arg(lab::script("xen/job-tests.sh")).args(&files);
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}\n{}", output.status, lab::quoted(&output));
     println!("{}", text(&output.stdout));
