@@ -580,11 +580,12 @@ pub enum Event {
         /// Those in which the promise was broken.
         broken: u32,
     },
-    /// An application's source had no answer for too long; its limits are released until it has one again.
+    /// An application's source had no answer for too long, or the host of one of its tiers could not be acted on; its limits are
+    /// released until that is over.
     ApplicationReleased {
         /// The application.
         application: ApplicationId,
-        /// Seconds without an answer.
+        /// Seconds of that.
         silent_s: f64,
     },
     /// An application was far too slow with its CPU used up; it got what was free on its hosts before its control interval

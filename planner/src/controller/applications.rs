@@ -161,7 +161,7 @@ impl Applications {
         self.asked = false;
         self.next_control = now.after(seconds(interval_s));
         self.managed.values_mut().for_each(|managed| managed.surge = Surge::default());
-        let taken_back = self.release(settings, now, outputs);
+        let taken_back = self.release(hosts, settings, now, outputs);
         self.balance(&taken_back, hosts, settings, now, outputs);
     }
 

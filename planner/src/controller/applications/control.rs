@@ -23,10 +23,12 @@ use crate::controller::interface::Settings;
 use crate::controller::outputs::Outputs;
 
 impl Applications {
-    /// Releases applications whose sources have had no answer for too long to their ceilings, and takes those back that have
-    /// one again: they go on from what they had. Returns those taken back.
+    /// Releases applications to their ceilings whose sources have had no answer for too long, or a tier of which was out of
+    /// sight for as long: what limits the others is of another load. Takes those back of which all is known again: they go on
+    /// from what they had. Returns those taken back.
     pub(super) fn release(
         &mut self,
+        hosts: &Hosts,
         settings: &Settings,
         now: Timestamp,
         outputs: &mut Outputs,
@@ -44,7 +46,10 @@ impl Applications {
                 }
                 None => true,
             };
-            if !is_silent {
+            let away = managed
+                .away(hosts)
+                .map(|tier| format!("tier {}: host {} cannot be acted on for", tier.name, tier.host));
+            if !is_silent && away.is_none() {
                 if managed.released {
                     taken_back.insert(name.clone());
                 }
@@ -54,12 +59,12 @@ impl Applications {
             let silent_s = now.seconds_since(*managed.silent_since.get_or_insert(now));
             if managed.released {
                 managed.begin_interval();
-            } else if silent_s >= settings.response_outage_s {
+            } else if silent_s >= settings.response_outage_s && managed.is_limited() {
                 managed.released = true;
                 managed.begin_interval();
                 if let Some(decision) = &mut managed.status.decision {
-                    let silent = duration(silent_s);
-                    decision.reason = format!("released to its ceilings: its source has had no answer for {silent}");
+                    let why = away.as_deref().unwrap_or("its source has had no answer for");
+                    decision.reason = format!("released to its ceilings: {why} {}", duration(silent_s));
                 }
                 outputs.event(Event::ApplicationReleased { application: name.clone(), silent_s });
             }
@@ -187,7 +192,7 @@ impl Applications {
             Some((_, response)) => response.clone(),
         };
         // With a tier out of sight nothing is moved: what it uses and what limits it are not known.
-        let away = spec.tiers.iter().find(|tier| !hosts.is_usable(&tier.host));
+        let away = managed.away(hosts);
         let is_away = away.is_some();
         let response = match away {
             Some(tier) => missing(format!("tier {}: host {} cannot be acted on now", tier.name, tier.host)),

@@ -96,10 +96,10 @@ pub(super) struct Managed {
     /// Control intervals in a row without a response time.
     #[serde(default)]
     pub(super) unanswered: u32,
-    /// Since when its source has had no answer.
+    /// Since when its source has had no answer, or a tier of it was out of sight.
     #[serde(default)]
     pub(super) silent_since: Option<Timestamp>,
-    /// It is limited to its ceilings until its source has an answer again.
+    /// It is limited to its ceilings until its source has an answer again and all of its tiers are in sight.
     #[serde(default)]
     pub(super) released: bool,
     /// What was done about a surge in this control interval.
@@ -150,6 +150,11 @@ impl Managed {
     /// Its grants are in force: it has been decided about, and is not released.
     pub(super) const fn is_limited(&self) -> bool {
         self.decisions > 0 && !self.released
+    }
+
+    /// A tier whose host cannot be acted on now: it is not known, its agent does not report or only observes, or it is held.
+    pub(super) fn away(&self, hosts: &Hosts) -> Option<&TierSpec> {
+        self.status.spec.tiers.iter().find(|tier| !hosts.is_usable(&tier.host))
     }
 
     pub(super) fn tiers_on(&self, host: &HostId) -> impl Iterator<Item = &TierSpec> {

@@ -86,8 +86,7 @@ impl Applications {
             _ => managed.surge.waits,
         };
         // With a tier out of sight nothing is moved.
-        let is_usable = managed.status.spec.tiers.iter().all(|tier| hosts.is_usable(&tier.host));
-        if !is_surge || !is_usable || !managed.is_limited() {
+        if !is_surge || managed.away(hosts).is_some() || !managed.is_limited() {
             return;
         }
         // What is granted does not fit a host that came back smaller: the next decision divides it.

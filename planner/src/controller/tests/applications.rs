@@ -8,6 +8,7 @@ use gleaner_types::units::BytesPerSec;
 
 use super::*;
 
+mod away;
 mod elsewhere;
 mod grants;
 

@@ -1,0 +1,74 @@
+//! What is out of sight holds nobody back: a tier whose host is away does not keep the limits of the others.
+
+use super::*;
+
+fn away() -> HostId {
+    HostId::new("h2").unwrap()
+}
+
+/// A service with a second tier on another host.
+fn on_two_hosts(text: &str) -> ApplicationSpec {
+    let mut spec = application(text, 200.0);
+    let front = TierSpec {
+        name: TierId::new("front").unwrap(),
+        host: away(),
+        workload: WorkloadId::new("front").unwrap(),
+        ..spec.tiers[0].clone()
+    };
+    spec.tiers.push(front);
+    spec
+}
+
+fn join_other(services: &mut Services) {
+    let facts = services.bench.controller.hosts()[0].facts.clone();
+    services.send(Input::HostJoined { host: away(), incarnation: 1, facts: Box::new(facts) });
+}
+
+/// Seconds in which the other host reports too.
+fn seconds_of_both(services: &mut Services, seconds: u32) {
+    for _ in 0..seconds {
+        let mut other = report(services.bench.sequence, 300.0, 0.0);
+        other.host = away();
+        other.workloads = vec![workload("front", 16.0)];
+        services.send(Input::Report(Box::new(other)));
+        services.seconds(1);
+    }
+}
+
+/// Its agent falls silent, or its host is gone and forgotten, while the load of the other tier grows.
+#[test]
+fn a_service_with_a_tier_out_of_sight_is_released_until_all_are_in_sight() {
+    for is_forgotten in [false, true] {
+        let mut services = Services::new(&[("shop", 100.0), ("front", 20.0)], 200.0);
+        services.send(Input::ApplicationRemoved { application: name("front") });
+        services.send(Input::ApplicationApplied(Box::new(on_two_hosts("shop"))));
+        join_other(&mut services);
+        seconds_of_both(&mut services, 30 * 20 + 5);
+        let before = services.limits["shop"];
+        assert!(before < 170.0, "{:?}", services.limits);
+        if is_forgotten {
+            services.send(Input::HostLost { host: away(), reason: "cut off".into() });
+            services.send(Input::HostRemoved { host: away(), by: "an operator".into() });
+        }
+        services.needs.insert("shop", 160.0);
+        services.seconds(30 * 10);
+        assert!((services.limits["shop"] - before).abs() < 1e-9, "{is_forgotten}: {:?}", services.limits);
+        services.seconds(30 * 3);
+        assert!(services.limits["shop"] > 199.0, "{is_forgotten}: to its ceiling: {:?}", services.limits);
+        let released =
+            |event: &&Event| matches!(event, Event::ApplicationReleased { silent_s, .. } if *silent_s >= 300.0);
+        assert_eq!(services.events.iter().filter(released).count(), 1);
+        let reason = services.bench.controller.application(&name("shop")).unwrap().decision.clone().unwrap().reason;
+        let said = "released to its ceilings: tier front: host h2 cannot be acted on for 5 min";
+        assert!(reason.starts_with(said), "{reason}");
+        if is_forgotten {
+            join_other(&mut services);
+        }
+        for interval in 0..10 {
+            seconds_of_both(&mut services, 30);
+            assert!(services.mean_ms("shop") < 125.0, "{is_forgotten}, {interval}: {:?}", services.limits);
+        }
+        let decision = services.bench.controller.application(&name("shop")).unwrap().decision.clone().unwrap();
+        assert!(decision.error.is_some(), "it is controlled again: {}", decision.reason);
+    }
+}
