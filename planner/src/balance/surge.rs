@@ -15,6 +15,8 @@ pub const SLOW: f64 = 2.0;
 /// Use of a share over its mean in the last control interval from which its source is asked, though the share is not used
 /// up: requests may wait for something else. Chosen: twice the usual change from one interval to the next.
 const RISE: f64 = 1.25;
+/// Part of a share that it has to grow by for its relief to be one. Chosen: what less brings is lost in the noise of a response time.
+const LEAST_RELIEF: f64 = 0.02;
 
 /// Whether the use of a share of CPU or disk looks like a surge: `part` of it is used now, `last` was in the last control interval.
 #[must_use]
@@ -33,6 +35,13 @@ pub fn is_strained(part: f64, last: Option<f64>) -> bool {
 pub fn raised(granted: Share, here: f64, all: f64, ceiling: Share) -> Share {
     let grown = granted.part() * (1.0 + (1.0 - all).max(0.0) / here.max(1e-9));
     Share::clamped(grown.min(ceiling.part()).max(granted.part()))
+}
+
+/// Whether a share grows by enough: by a part of itself, because on a large host all of a service may be less than a hundredth of
+/// the host.
+#[must_use]
+pub fn is_relief(granted: Share, raised: Share) -> bool {
+    raised.part() > (1.0 + LEAST_RELIEF) * granted.part()
 }
 
 #[cfg(test)]
@@ -54,5 +63,12 @@ mod tests {
         assert!((of(0.2, 0.35) - 0.35).abs() < 1e-9 && (of(0.2, 0.1) - 0.2).abs() < 1e-9);
         let none = raised(Share::clamped(0.2), 0.2, 1.2, Share::clamped(1.0));
         assert!((none.part() - 0.2).abs() < 1e-9, "nothing is free");
+    }
+
+    #[test]
+    fn relief_is_measured_against_the_share() {
+        let of = |granted, raised| is_relief(Share::clamped(granted), Share::clamped(raised));
+        assert!(of(0.001, 0.0011) && of(0.5, 0.52) && of(0.0, 0.1));
+        assert!(!of(0.001, 0.00101) && !of(0.9, 0.91) && !of(0.0, 0.0));
     }
 }

@@ -21,8 +21,9 @@ use crate::controller::interface::DiskCapacities;
 use crate::controller::outputs::Outputs;
 use crate::policy::{Controlling, Policy as _};
 
-/// Change of a share, in parts of the host, from which an event tells of it. Chosen.
-pub(super) const REPORTED_CHANGE: f64 = 0.01;
+/// Part of a share by which it has to move for an event to tell of it: not of the host, because on a large one all of a service may
+/// be less than a hundredth. Chosen: more than a share is varied by from one interval to the next.
+const REPORTED_CHANGE: f64 = 0.04;
 /// Factor by which what a host or a disk has may change; beyond it is not believed. Chosen.
 const LARGEST_CHANGE: f64 = 1e6;
 /// Intervals in a row after which a missed target is told. Chosen.
@@ -340,7 +341,7 @@ pub(super) fn decide(
     for (index, share) in managed.shares.iter_mut().enumerate() {
         let tier = &spec.tiers[share.tier];
         let present = if managed.decisions == 0 { request.bounds[index].1 } else { share.granted };
-        news |= (granted[index].part() - present.part()).abs() >= REPORTED_CHANGE;
+        news |= (granted[index].part() - present.part()).abs() > REPORTED_CHANGE * present.part();
         shares.push(ShareDecision {
             tier: tier.name.clone(),
             host: tier.host.clone(),

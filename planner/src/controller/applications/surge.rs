@@ -11,8 +11,8 @@ use gleaner_types::report::HostReport;
 
 use super::Applications;
 use super::limited::{in_force, used_of};
-use super::managed::{Managed, REPORTED_CHANGE, TierShare, bounds_of, movable, use_of};
-use crate::balance::surge::{SLOW, STRAINED_S, is_strained, raised};
+use super::managed::{Managed, TierShare, bounds_of, movable, use_of};
+use crate::balance::surge::{SLOW, STRAINED_S, is_relief, is_strained, raised};
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
 use crate::controller::interface::Settings;
@@ -97,7 +97,7 @@ impl Applications {
         self.rescale(hosts, settings);
         let Some(managed) = self.managed.get(name) else { return };
         let raised: Vec<Share> = managed.shares.iter().map(|own| self.raise(managed, own, hosts, settings)).collect();
-        let grows = |(own, raised): (&TierShare, &Share)| raised.part() - own.granted.part() >= REPORTED_CHANGE;
+        let grows = |(own, raised): (&TierShare, &Share)| is_relief(own.granted, *raised);
         if !managed.shares.iter().zip(&raised).any(grows) {
             return;
         }

@@ -72,3 +72,24 @@ fn a_service_with_a_tier_out_of_sight_is_released_until_all_are_in_sight() {
         assert!(decision.error.is_some(), "it is controlled again: {}", decision.reason);
     }
 }
+
+fn relieved(services: &Services) -> usize {
+    services.events.iter().filter(|event| matches!(event, Event::SurgeRelieved { .. })).count()
+}
+
+/// All that the service may have is less than 2 % of the host, and its relief less than 1 %.
+#[test]
+fn a_surge_on_a_host_of_many_cpus_is_relieved_and_what_moves_there_is_told() {
+    let mut services = Services::new(&[("shop", 100.0)], 200.0);
+    let mut facts = services.bench.controller.hosts()[0].facts.clone();
+    facts.cores = 128;
+    services.send(Input::HostJoined { host: id(), incarnation: 2, facts: Box::new(facts) });
+    services.seconds(30 * 20 + 3);
+    assert!(services.limits["shop"] < 170.0, "{:?}", services.limits);
+    let moved = services.events.iter().filter(|event| matches!(event, Event::SharesMoved { .. })).count();
+    assert!(moved > 2, "{moved}");
+    services.needs.insert("shop", 400.0);
+    services.seconds(8);
+    assert_eq!(relieved(&services), 1);
+    assert!(services.limits["shop"] > 199.0, "{:?}", services.limits);
+}
