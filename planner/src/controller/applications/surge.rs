@@ -131,8 +131,12 @@ impl Applications {
         raised(own.granted, here, all, ceiling)
     }
 
-    /// What an application may use of a host now.
+    /// What an application was granted of a host: nothing before its first decision, which may be as far away as a host that has
+    /// not joined.
     fn granted_on(&self, managed: &Managed, host: &HostId, resource: Resource) -> f64 {
+        if managed.decisions == 0 {
+            return 0.0;
+        }
         let tiers = &managed.status.spec.tiers;
         let here = managed.shares.iter().filter(|own| own.resource == resource && tiers[own.tier].host == *host);
         here.map(|own| own.granted.part()).sum()

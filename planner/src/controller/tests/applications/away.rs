@@ -93,3 +93,21 @@ fn a_surge_on_a_host_of_many_cpus_is_relieved_and_what_moves_there_is_told() {
     assert_eq!(relieved(&services), 1);
     assert!(services.limits["shop"] > 199.0, "{:?}", services.limits);
 }
+
+/// One of its hosts has never joined, so nothing was granted to it, and it has nothing that its neighbour could not get.
+#[test]
+fn an_application_that_was_not_decided_about_keeps_its_neighbour_from_no_relief() {
+    let mut services = Services::new(&[("shop", 100.0), ("new", 40.0)], 200.0);
+    services.send(Input::ApplicationApplied(Box::new(on_two_hosts("new"))));
+    services.seconds(30 * 20 + 3);
+    let undecided = services.bench.controller.application(&name("new")).unwrap();
+    assert!(undecided.decision.is_none() && services.limits["shop"] < 170.0, "{:?}", services.limits);
+    services.needs.insert("shop", 400.0);
+    services.seconds(8);
+    assert_eq!(relieved(&services), 1);
+    assert!(services.limits["shop"] > 199.0, "{:?}", services.limits);
+    assert!(
+        !services.events.iter().any(|event| matches!(event, Event::ApplicationReleased { .. })),
+        "nothing was limited"
+    );
+}
