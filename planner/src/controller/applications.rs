@@ -98,6 +98,7 @@ impl Applications {
         // No request ended, and what the application may use is used up: it is not idle.
         let is_stalled = response == ResponseTime::Idle && is_used_up(managed, hosts);
         let response = if is_stalled { ResponseTime::Stalled } else { response };
+        let next_control = self.next_control;
         let Some(managed) = self.managed.get_mut(name) else { return };
         // The answer to an early question may have been all that a source has of this interval: what is pushed is told once.
         let is_empty = matches!(response, ResponseTime::Late { .. } | ResponseTime::Missing { .. });
@@ -108,6 +109,13 @@ impl Applications {
         if managed.surge.awaits && response.mean_ms().is_none() {
             // A source may have no mean of seconds and one of the interval.
             return self.relieve(name, &response, hosts, settings, outputs);
+        }
+        // No requests since then: the mean of those before them is what this interval has, and no decision has used it.
+        let is_mean = |(at, response): &(Timestamp, ResponseTime)| {
+            response.mean_ms().is_some() && next_control.seconds_since(*at) < settings.control_interval_s
+        };
+        if response == ResponseTime::Idle && managed.status.response.as_ref().is_some_and(is_mean) {
+            return;
         }
         let is_told = matches!(response, ResponseTime::Mean { .. } | ResponseTime::Idle | ResponseTime::Stalled);
         managed.surge.answered |= managed.surge.asked > 0 && is_told;

@@ -1,6 +1,13 @@
-//! What is out of sight holds nobody back: a tier whose host is away does not keep the limits of the others.
+//! What is not known or not there holds nothing back: a tier whose host is away, a service that was not decided about, the small part
+//! that a service is of a large host, and a source that has nothing new.
+
+use gleaner_types::application::BalanceDecision;
 
 use super::*;
+
+fn decision(services: &Services) -> BalanceDecision {
+    services.bench.controller.application(&name("shop")).unwrap().decision.clone().unwrap()
+}
 
 fn away() -> HostId {
     HostId::new("h2").unwrap()
@@ -58,7 +65,7 @@ fn a_service_with_a_tier_out_of_sight_is_released_until_all_are_in_sight() {
         let released =
             |event: &&Event| matches!(event, Event::ApplicationReleased { silent_s, .. } if *silent_s >= 300.0);
         assert_eq!(services.events.iter().filter(released).count(), 1);
-        let reason = services.bench.controller.application(&name("shop")).unwrap().decision.clone().unwrap().reason;
+        let reason = decision(&services).reason;
         let said = "released to its ceilings: tier front: host h2 cannot be acted on for 5 min";
         assert!(reason.starts_with(said), "{reason}");
         if is_forgotten {
@@ -68,7 +75,7 @@ fn a_service_with_a_tier_out_of_sight_is_released_until_all_are_in_sight() {
             seconds_of_both(&mut services, 30);
             assert!(services.mean_ms("shop") < 125.0, "{is_forgotten}, {interval}: {:?}", services.limits);
         }
-        let decision = services.bench.controller.application(&name("shop")).unwrap().decision.clone().unwrap();
+        let decision = decision(&services);
         assert!(decision.error.is_some(), "it is controlled again: {}", decision.reason);
     }
 }
@@ -110,4 +117,34 @@ fn an_application_that_was_not_decided_about_keeps_its_neighbour_from_no_relief(
         !services.events.iter().any(|event| matches!(event, Event::ApplicationReleased { .. })),
         "nothing was limited"
     );
+}
+
+/// Requests come for some seconds, and then none until the interval ends.
+#[test]
+fn a_mean_that_is_told_early_is_the_intervals_though_nothing_is_asked_later() {
+    let early = ResponseTime::from_ms(150.0);
+    // Before the first decision.
+    let mut services = Services::new(&[("shop", 5.0)], 200.0);
+    services.answer = Some(ResponseTime::Idle);
+    services.seconds(5);
+    services.send(Input::Responded { application: name("shop"), response: early.clone() });
+    services.seconds(28);
+    let first = decision(&services);
+    assert_eq!((first.number, &first.response, first.error.is_some()), (1, &early, true), "{}", first.reason);
+    // By an early question.
+    let mut services = Services::new(&[("shop", 100.0)], 200.0);
+    services.seconds(30 * 20 + 3);
+    let (number, asked) = (decision(&services).number, services.asked);
+    services.needs.insert("shop", 400.0);
+    services.answer = Some(early.clone());
+    services.seconds(6);
+    assert!(services.asked > asked && relieved(&services) == 0, "{:?}", services.limits);
+    services.needs.insert("shop", 5.0);
+    services.answer = Some(ResponseTime::Idle);
+    services.seconds(24);
+    let next = decision(&services);
+    assert_eq!((next.number, &next.response, next.error.is_some()), (number + 1, &early, true), "{}", next.reason);
+    // Nothing was told in the interval after it.
+    services.seconds(30);
+    assert_eq!(decision(&services).response, ResponseTime::Idle);
 }
