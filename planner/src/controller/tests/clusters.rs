@@ -34,6 +34,8 @@ struct Room {
     unusable: BTreeSet<HostId>,
     /// What the engine tells of every job's stages.
     stages: Stages,
+    /// Hosts on which no task runs, though they have slots.
+    idle: BTreeSet<HostId>,
 }
 
 impl Room {
@@ -48,6 +50,7 @@ impl Room {
             capped: BTreeMap::new(),
             unusable: BTreeSet::new(),
             stages: Stages::NotTold,
+            idle: BTreeSet::new(),
         };
         for id in room.hosts.clone() {
             room.send(Input::HostJoined { host: id, incarnation: 1, facts: Box::new(facts(true)) });
@@ -100,7 +103,11 @@ impl Room {
             progress.unusable.clone_from(&self.unusable);
             progress.stages.clone_from(&self.stages);
             let worker = |slots: u32| WorkerProgress { tasks_running: slots, done: Fraction::clamped(0.01) };
-            progress.workers = slots.into_iter().map(|(host, slots)| (host, worker(slots))).collect();
+            let running = |(host, slots): (HostId, u32)| {
+                let slots = if self.idle.contains(&host) { 0 } else { slots };
+                (host, worker(slots))
+            };
+            progress.workers = slots.into_iter().map(running).collect();
             if self.draining {
                 progress.workers.extend(self.hosts.iter().map(|id| (id.clone(), worker(1))));
             }
@@ -165,6 +172,20 @@ fn the_stages_of_a_job_say_which_hosts_are_given_back_last() {
     room.stages = Stages::NotTold;
     room.seconds(11);
     assert_eq!(opinion(&room), None);
+}
+
+/// What idle hosts have made is lost with them only when they are given back.
+#[test]
+fn an_idle_host_keeps_its_output_for_the_model_of_the_stages() {
+    let mut room = Room::new(&SIX);
+    room.submit_sized(cluster("j", &["d1", "d2"]), 4);
+    room.seconds(25);
+    room.stages = two_stages(&[("d1", 10), ("i1", 1), ("i3", 9), ("i4", 5)]);
+    room.idle = ["i3", "i4"].map(host).into();
+    room.seconds(11);
+    let stages = room.bench.controller.last_decision(&JobId::new("j").unwrap()).unwrap().stages.clone();
+    let Some(StageOpinion::Predicted(found)) = stages else { panic!("{stages:?}") };
+    assert_eq!((found.of(4).unwrap().again, found.of(2).unwrap().again, found.of(0).unwrap().again), (0, 1, 15));
 }
 
 /// Hosts that no task can use are not taken, and given back when the last task that could is gone.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use gleaner_types::id::HostId;
-use gleaner_types::stages::Stages;
+use gleaner_types::stages::{Stage, Stages, StagesSeen};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
@@ -36,7 +36,7 @@ impl Job {
             Stages::Unknown { reason } => return silent(choice, reason.clone()),
             Stages::Known(stages) => stages,
         };
-        let working = self.at_work(sizing, capacity);
+        let working = self.at_work(sizing, stages, capacity);
         let seen = Seen {
             job: &self.status.spec.id,
             stages,
@@ -48,11 +48,13 @@ impl Job {
         consult(sizing, choice, Asked { seen, waiting_s })
     }
 
-    /// Its dedicated hosts and volunteers that have a worker in its engine now.
-    fn at_work(&self, sizing: &Sizing<'_>, capacity: Capacity<'_>) -> Vec<Worker> {
+    /// Its dedicated hosts and volunteers that have a worker in its engine now: one that runs tasks, or that is idle and has output
+    /// of the job's stages.
+    fn at_work(&self, sizing: &Sizing<'_>, seen: &StagesSeen, capacity: Capacity<'_>) -> Vec<Worker> {
         let (Some(spec), Some(cluster)) = (self.cluster_spec(), self.cluster()) else { return Vec::new() };
         let workers = self.status.progress.as_ref().map(|progress| &progress.workers);
-        let works = |host: &HostId| workers.is_some_and(|all| all.get(host).is_some_and(|own| own.tasks_running > 0));
+        let runs = |host: &HostId| workers.is_some_and(|all| all.get(host).is_some_and(|own| own.tasks_running > 0));
+        let works = |host: &HostId| runs(host) || seen.stages.iter().any(|stage| has_output(stage, host));
         let worker = |host: &HostId, slots, potential, is_volunteer| Worker {
             host: host.clone(),
             slots,
@@ -72,4 +74,9 @@ impl Job {
         });
         dedicated.chain(volunteers).filter(|own| own.slots > 0 && works(&own.host)).collect()
     }
+}
+
+/// Whether finished tasks of a stage have their output on a host.
+fn has_output(stage: &Stage, host: &HostId) -> bool {
+    stage.hosts.get(host).is_some_and(|own| own.done > 0)
 }
