@@ -12,7 +12,7 @@ use gleaner_types::id::{HostId, ReservationId};
 use gleaner_types::job::{ReservedNode, ReservedStage};
 use gleaner_types::time::Timestamp;
 
-use super::leases::{self, LeasesUnknown, Nodes, Reading, Source};
+use super::leases::{self, LeasesRead, LeasesUnknown, Nodes, Reading, Source};
 use super::options::{PERIOD, SlurmOptions};
 use super::running::Task;
 use super::tools::{SlurmError, Tools};
@@ -33,6 +33,8 @@ pub(super) struct Gaps {
     filling: Filling,
     /// The last that were known.
     leases: Option<Leases>,
+    /// Nodes of all hosts that the source can lease, as last known; nothing where it does not say which these are.
+    leasable: BTreeSet<String>,
     /// A reading that was given up and has not ended.
     reading: Option<Reading>,
 }
@@ -67,7 +69,13 @@ impl Gaps {
     pub(super) fn of(options: &SlurmOptions) -> Option<Self> {
         let (draining, vacate_s) = (options.draining, options.vacate_s);
         let filling = Filling { draining, vacate_s, look_s: PERIOD.as_secs_f64() };
-        options.reservations.clone().map(|source| Self { source, filling, leases: None, reading: None })
+        options.reservations.clone().map(|source| Self {
+            source,
+            filling,
+            leases: None,
+            leasable: BTreeSet::new(),
+            reading: None,
+        })
     }
 
     /// Reads the leases anew. What was known holds where they cannot be read; then the reason is given.
@@ -75,9 +83,10 @@ impl Gaps {
         let read = leases::read(&self.source, tools, nodes, &mut self.reading);
         let read = tokio::time::timeout(READ_LIMIT, read).await;
         match read.unwrap_or(Err(LeasesUnknown::Late { limit_s: READ_LIMIT.as_secs() })) {
-            Ok(mut leases) => {
+            Ok(LeasesRead { mut leases, leasable }) => {
                 leases.retain(|lease| lease.end_s > now_s);
                 self.leases = Some(Leases { leases, read_s: now_s, is_stale: false });
+                self.leasable = leasable;
                 None
             }
             Err(error) => {
@@ -129,20 +138,33 @@ impl Gaps {
         }
         reserved.shown.sort_by_key(|shown| shown.begins);
         reserved.shown.truncate(MOST_SHOWN);
-        // Slurm knows its own nodes, and those of other partitions are none of this job's.
-        if self.source != Source::Slurm {
-            let unknown: Vec<&str> =
-                gaps.nodes.keys().filter(|name| !nodes.cpus.contains_key(*name)).copied().collect();
-            let some = unknown
-                .iter()
-                .take(MOST_NAMED)
-                .map(|name| name.get(..64).unwrap_or(name))
-                .collect::<Vec<_>>()
-                .join(", ");
-            reserved.trouble = (!unknown.is_empty())
-                .then(|| format!("leases name {} that are no nodes of the partition: {some}", unknown.len()));
-        }
+        reserved.trouble = self.foreign(nodes, gaps.nodes.keys().copied());
         reserved
+    }
+
+    /// What is odd about whose nodes leases are of. Slurm knows its own, and a cloud has hosts of others beside this partition's.
+    fn foreign<'a>(&'a self, nodes: &Nodes<'_>, leased: impl Iterator<Item = &'a str>) -> Option<String> {
+        let is_own = |name: &str| nodes.cpus.contains_key(name);
+        let named = |all: &[&str]| {
+            let some = all.iter().take(MOST_NAMED).map(|name| name.get(..64).unwrap_or(name));
+            some.collect::<Vec<_>>().join(", ")
+        };
+        match self.source {
+            Source::Slurm => None,
+            Source::File(_) => {
+                let all: Vec<&str> = leased.filter(|name| !is_own(name)).collect();
+                let some = named(&all);
+                (!all.is_empty())
+                    .then(|| format!("leases name {} that are no nodes of the partition: {some}", all.len()))
+            }
+            Source::Blazar(_) => {
+                let all: Vec<&str> = self.leasable.iter().map(String::as_str).collect();
+                let some = named(&all);
+                let is_other = !all.is_empty() && !all.iter().any(|name| is_own(name));
+                is_other
+                    .then(|| format!("Blazar has {} hosts, none of them a node of the partition: {some}", all.len()))
+            }
+        }
     }
 
     /// A node is closed to tasks. One that is leased in Slurm is open to the lease's users, and Slurm itself keeps it from others, also just
@@ -193,4 +215,41 @@ pub(super) async fn run_again(tools: &Tools, again: &[Again]) -> Result<(), Slur
         }
     }
     failure.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blazar(leasable: &[&str]) -> Gaps {
+        let options = serde_json::json!({
+            "partition": "all",
+            "reservations": { "blazar": { "url": "http://127.0.0.1:1/v1", "token_file": "/nowhere" } },
+        });
+        let options: SlurmOptions = serde_json::from_value(options).unwrap();
+        let lease = |name: &str| NodeLease {
+            lease: ReservationId::new(format!("of-{name}")).unwrap(),
+            nodes: [name.to_owned()].into(),
+            start_s: 100.0,
+            end_s: 200.0,
+        };
+        let leases = Leases { leases: leasable.iter().map(|name| lease(name)).collect(), read_s: 0.0, is_stale: false };
+        let leasable = leasable.iter().map(|name| (*name).to_owned()).collect();
+        Gaps { leases: Some(leases), leasable, ..Gaps::of(&options).unwrap() }
+    }
+
+    #[test]
+    fn hosts_of_a_cloud_that_are_no_nodes_are_said_only_where_none_is_one() {
+        let names = BTreeMap::new();
+        let nodes = Nodes { cpus: [("d1", 2)].into(), names: &names };
+        let look = |gaps: &Gaps| gaps.look(&nodes, &[], |_| None, &[], 50.0);
+        let some = look(&blazar(&["d1", "other-1", "other-2"]));
+        assert_eq!((some.trouble, some.shown.len()), (None, 1));
+        let none = look(&blazar(&["other-1", "other-2"]));
+        assert_eq!(
+            none.trouble.as_deref(),
+            Some("Blazar has 2 hosts, none of them a node of the partition: other-1, other-2")
+        );
+        assert_eq!(look(&blazar(&[])).trouble, None, "it has no hosts yet");
+    }
 }

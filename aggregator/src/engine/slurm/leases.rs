@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::{JoinError, JoinHandle};
 
 pub(super) use self::blazar::Blazar;
-use self::blazar::BlazarError;
+use self::blazar::{BlazarError, BlazarLeases};
 use super::hostlist;
 use super::tools::{SlurmError, Tools};
 
@@ -115,15 +115,29 @@ pub(super) struct Nodes<'a> {
     pub(super) names: &'a BTreeMap<HostId, String>,
 }
 
+/// What was read.
+#[derive(Debug, Default)]
+pub(super) struct LeasesRead {
+    pub(super) leases: Vec<NodeLease>,
+    /// Nodes of all hosts that the source can lease, by Slurm's names; nothing where it does not say which these are.
+    pub(super) leasable: BTreeSet<String>,
+}
+
+impl From<Vec<NodeLease>> for LeasesRead {
+    fn from(leases: Vec<NodeLease>) -> Self {
+        Self { leases, leasable: BTreeSet::new() }
+    }
+}
+
 /// Leases of a file or of Blazar that a thread reads. Either may hang, and nothing ends a thread that does.
 #[derive(Debug)]
 pub(super) struct Reading {
     begun: Instant,
-    leases: JoinHandle<Result<Vec<NodeLease>, LeasesUnknown>>,
+    leases: JoinHandle<Result<LeasesRead, LeasesUnknown>>,
 }
 
 impl Reading {
-    fn begin(read: impl FnOnce() -> Result<Vec<NodeLease>, LeasesUnknown> + Send + 'static) -> Self {
+    fn begin(read: impl FnOnce() -> Result<LeasesRead, LeasesUnknown> + Send + 'static) -> Self {
         Self { begun: Instant::now(), leases: tokio::task::spawn_blocking(read) }
     }
 }
@@ -138,25 +152,29 @@ pub(super) async fn read(
     tools: &Tools,
     nodes: &Nodes<'_>,
     reading: &mut Option<Reading>,
-) -> Result<Vec<NodeLease>, LeasesUnknown> {
+) -> Result<LeasesRead, LeasesUnknown> {
     if reading.as_ref().is_some_and(|own| own.leases.is_finished() && own.begun.elapsed() >= OLD) {
         *reading = None;
     }
     let begun = match source {
         Source::Slurm => {
             let said = tools.run("scontrol", &["show", "reservation", "--oneliner"]).await?;
-            return Ok(of_slurm(&said, &nodes.cpus)?);
+            return Ok(of_slurm(&said, &nodes.cpus)?.into());
         }
         Source::File(file) => reading.get_or_insert_with(|| {
             let (file, names) = (file.clone(), nodes.names.clone());
             Reading::begin(move || {
                 let leases = of_file(&file)?;
-                leases.iter().enumerate().map(|(place, lease)| named(&file, place, lease, &names)).collect()
+                let named = |(place, lease)| named(&file, place, lease, &names);
+                Ok(leases.iter().enumerate().map(named).collect::<Result<Vec<_>, _>>()?.into())
             })
         }),
         Source::Blazar(blazar) => reading.get_or_insert_with(|| {
             let own = blazar.clone();
-            Reading::begin(move || Ok(own.read()?))
+            Reading::begin(move || {
+                let BlazarLeases { leases, leasable } = own.read()?;
+                Ok(LeasesRead { leases, leasable })
+            })
         }),
     };
     let read = (&mut begun.leases).await;
@@ -316,7 +334,7 @@ mod tests {
         let tools = Tools::new("/nowhere".into(), None);
         let nodes = Nodes { names: &names, cpus: BTreeMap::new() };
         let read = read(&Source::File(file), &tools, &nodes, &mut None).await;
-        read.map_err(|error| gleaner_types::error::chain(&error))
+        read.map(|read| read.leases).map_err(|error| gleaner_types::error::chain(&error))
     }
 
     #[tokio::test]
@@ -360,7 +378,7 @@ mod tests {
         }
         let write =
             tokio::task::spawn_blocking(move || std::fs::write(file, "lease,start_s,end_s,hosts\na,100,200,h1\n"));
-        assert_eq!(read(&source, &tools, &nodes, &mut reading).await.unwrap()[0].lease.as_str(), "a");
+        assert_eq!(read(&source, &tools, &nodes, &mut reading).await.unwrap().leases[0].lease.as_str(), "a");
         write.await.unwrap().unwrap();
         assert!(reading.is_none(), "the next call reads anew");
     }

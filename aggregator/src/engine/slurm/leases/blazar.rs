@@ -48,6 +48,15 @@ pub(crate) struct Blazar {
     pub(crate) nodes: BTreeMap<String, String>,
 }
 
+/// What Blazar says.
+#[derive(Debug)]
+pub(super) struct BlazarLeases {
+    /// Its leases.
+    pub(super) leases: Vec<NodeLease>,
+    /// Nodes of all its hosts, by Slurm's names.
+    pub(super) leasable: BTreeSet<String>,
+}
+
 /// Why Blazar's leases are not known.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BlazarError {
@@ -207,7 +216,7 @@ impl Blazar {
     ///
     /// # Errors
     /// [`BlazarError`].
-    pub(super) fn read(&self) -> Result<Vec<NodeLease>, BlazarError> {
+    pub(super) fn read(&self) -> Result<BlazarLeases, BlazarError> {
         let token = self.token()?;
         let tls =
             self.ca.as_deref().map(|ca| http::TlsFiles { ca: Some(ca.to_owned()), client: None }.load()).transpose()?;
@@ -234,27 +243,27 @@ impl Blazar {
         if usable { Ok(token.to_owned()) } else { Err(BlazarError::NoToken { file: file() }) }
     }
 
-    /// The leases in three answers.
-    fn leases(&self, hosts: &[u8], allocations: &[u8], leases: &[u8]) -> Result<Vec<NodeLease>, BlazarError> {
+    /// The leases in three answers, and the hosts of which there can be some.
+    fn leases(&self, hosts: &[u8], allocations: &[u8], leases: &[u8]) -> Result<BlazarLeases, BlazarError> {
         let Hosts { hosts } = parsed(HOSTS, hosts)?;
         let Allocations { allocations } = parsed(ALLOCATIONS, allocations)?;
         let Leases { leases } = parsed(LEASES, leases)?;
-        let mut host_of: BTreeMap<String, String> = BTreeMap::new();
+        let mut node_of: BTreeMap<String, String> = BTreeMap::new();
         for (place, host) in hosts.into_iter().enumerate() {
             let id = host.id.text();
             let what = format!("hosts[{place}].id: {:?} is another host's too", short(&id));
-            if host_of.insert(id, host.hypervisor_hostname).is_some() {
+            let node = self.nodes.get(&host.hypervisor_hostname).cloned().unwrap_or(host.hypervisor_hostname);
+            if node_of.insert(id, node).is_some() {
                 return Err(BlazarError::Wrong { call: HOSTS, what });
             }
         }
         let mut nodes_of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (place, allocation) in allocations.into_iter().enumerate() {
             let id = allocation.resource_id.text();
-            let Some(host) = host_of.get(&id) else {
+            let Some(node) = node_of.get(&id) else {
                 let what = format!("allocations[{place}].resource_id: {:?} is no host of the list", short(&id));
                 return Err(BlazarError::Wrong { call: ALLOCATIONS, what });
             };
-            let node = self.nodes.get(host).unwrap_or(host);
             for reserved in allocation.reservations {
                 nodes_of.entry(reserved.lease_id).or_default().insert(node.clone());
             }
@@ -289,7 +298,7 @@ impl Blazar {
                 let what = format!("lease_id: {:?} is no lease of the list", short(lease));
                 Err(BlazarError::Wrong { call: ALLOCATIONS, what })
             }
-            None => Ok(found),
+            None => Ok(BlazarLeases { leases: found, leasable: node_of.into_values().collect() }),
         }
     }
 }
@@ -354,7 +363,7 @@ mod tests {
 
     fn read(hosts: &str, allocations: &str, leases: &str) -> Result<Vec<NodeLease>, String> {
         let read = blazar().leases(hosts.as_bytes(), allocations.as_bytes(), leases.as_bytes());
-        read.map_err(|error| gleaner_types::error::chain(&error))
+        read.map(|read| read.leases).map_err(|error| gleaner_types::error::chain(&error))
     }
 
     #[test]
@@ -373,6 +382,8 @@ mod tests {
             ],
             "what is over has no hosts, one without hosts is nobody's, and a name of two leases says nothing"
         );
+        let read = blazar().leases(HOST_LIST.as_bytes(), ALLOCATION_LIST.as_bytes(), LEASE_LIST.as_bytes()).unwrap();
+        assert_eq!(read.leasable, ["n1", "n2", "n3"].map(str::to_owned).into(), "also those without a lease");
     }
 
     #[test]
@@ -488,7 +499,7 @@ mod tests {
         };
         assert_eq!(asking(&good).problems(), [] as [&str; 0]);
         assert!(matches!(asking(&bad).read(), Err(BlazarError::Unreachable { .. })));
-        assert_eq!(asking(&good).read().unwrap().len(), 2);
+        assert_eq!(asking(&good).read().unwrap().leases.len(), 2);
         server.join().unwrap();
     }
 
@@ -502,7 +513,7 @@ mod tests {
         assert!(asking("http://127.0.0.1:1/v1".into()).read().unwrap_err().to_string().contains("holds no token"));
         std::fs::write(&token_file, "gAAAA-secret\n").unwrap();
         let (url, server) = serve(vec![(200, HOST_LIST), (200, ALLOCATION_LIST), (200, LEASE_LIST)]);
-        assert_eq!(asking(url).read().unwrap().len(), 2);
+        assert_eq!(asking(url).read().unwrap().leases.len(), 2);
         let heads = server.join().unwrap();
         for (head, path) in heads.iter().zip(["/v1/os-hosts ", "/v1/os-hosts/allocations ", "/v1/leases "]) {
             assert!(head.starts_with(&format!("GET {path}")), "{head}");
