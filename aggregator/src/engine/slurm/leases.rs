@@ -18,8 +18,8 @@ use tokio::task::{JoinError, JoinHandle};
 
 pub(super) use self::blazar::Blazar;
 use self::blazar::{BlazarError, BlazarLeases};
-use super::hostlist;
 use super::tools::{SlurmError, Tools};
+use super::{hostlist, nodes};
 
 /// What `scontrol` says when there are none.
 const NONE: &str = "No reservations in the system";
@@ -159,7 +159,15 @@ pub(super) async fn read(
     let begun = match source {
         Source::Slurm => {
             let said = tools.run("scontrol", &["show", "reservation", "--oneliner"]).await?;
-            return Ok(of_slurm(&said, &nodes.cpus)?.into());
+            let leases = of_slurm(&said, &nodes.cpus)?;
+            let is_own = |node: &String| nodes.cpus.contains_key(node.as_str());
+            if leases.iter().flat_map(|lease| &lease.nodes).all(is_own) {
+                return Ok(leases.into());
+            }
+            // CPUs of nodes of other partitions hide that a reservation over several has only a part of each.
+            let all = nodes::parse(&tools.run("sinfo", &["-h", "-a", "-N", "-o", nodes::FORMAT]).await?)?;
+            let others = all.iter().map(|(name, node)| (name.as_str(), node.cpus));
+            return Ok(of_slurm(&said, &others.chain(nodes.cpus.clone()).collect())?.into());
         }
         Source::File(file) => reading.get_or_insert_with(|| {
             let (file, names) = (file.clone(), nodes.names.clone());
@@ -182,7 +190,8 @@ pub(super) async fn read(
     read.map_err(LeasesUnknown::Reader)?
 }
 
-/// Reads the lines of `scontrol show reservation`. Reservations of parts of nodes, and of licences alone, are left to Slurm.
+/// Reads the lines of `scontrol show reservation`. A reservation has the nodes in `Nodes`, also where it names a partition or was made for
+/// all nodes. Those of parts of nodes, and of licences alone, are left to Slurm. `cpus` are of all nodes that are known.
 ///
 /// # Errors
 /// [`SlurmError::Line`] naming the line and the field.
@@ -225,7 +234,7 @@ fn of_line(line: &str, cpus: &BTreeMap<&str, u32>) -> Result<Option<NodeLease>, 
         "" | "(null)" => return Ok(None),
         list => hostlist::expand(list)?.into_iter().collect(),
     };
-    // Of the partition's own nodes alone it is known what they have.
+    // Of nodes of no partition it is not known what they have.
     let all: u64 = nodes.iter().filter_map(|node| cpus.get(node.as_str())).map(|cpus| u64::from(*cpus)).sum();
     let reserved = field("TRES").unwrap_or_default().split(',').find_map(|part| part.strip_prefix("cpu="));
     let is_part = reserved.and_then(|cpus| cpus.parse::<u64>().ok()).is_some_and(|reserved| reserved < all);
@@ -303,6 +312,23 @@ mod tests {
         assert_eq!(first.nodes, ["d1", "d2"].map(str::to_owned).into());
         assert!(of_slurm("No reservations in the system\n", &cpus()).unwrap().is_empty());
         assert!(of_slurm(&LINES[0].replace("d[1-2]", "(null)"), &cpus()).unwrap().is_empty(), "of licences alone");
+    }
+
+    #[test]
+    fn a_reservation_has_the_nodes_it_lists_whatever_its_partition_and_flags() {
+        let with = |nodes: &str, cpus: u32| {
+            let line = LINES[1].replace("Nodes=d1", &format!("Nodes={nodes}"));
+            of_slurm(&line.replace("TRES=cpu=2", &format!("TRES=cpu={cpus}")), &cpus_of_all()).unwrap()
+        };
+        // By the partition's name, without Flags=ALL_NODES: d2 is open.
+        assert_eq!(with("d1", 4)[0].nodes, ["d1".to_owned()].into());
+        // Over two partitions: whole nodes, and half of each, which is more than d1 has.
+        assert_eq!(with("d1,e[1-3]", 16)[0].nodes.len(), 4);
+        assert!(with("d1,e[1-3]", 8).is_empty());
+    }
+
+    fn cpus_of_all() -> BTreeMap<&'static str, u32> {
+        cpus().into_iter().chain([("e1", 4), ("e2", 4), ("e3", 4)]).collect()
     }
 
     #[test]

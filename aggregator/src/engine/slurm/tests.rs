@@ -21,7 +21,10 @@ impl Fake {
         let folder = fake.0.path().display();
         for (name, script) in [
             ("squeue", format!("case \"$*\" in *R,CF,S*) cat {folder}/running;; *) cat {folder}/queue;; esac")),
-            ("sinfo", format!("cat {folder}/nodes")),
+            (
+                "sinfo",
+                format!("case \"$*\" in *-p*) cat {folder}/nodes;; *) cat {folder}/nodes {folder}/others;; esac"),
+            ),
             (
                 "scontrol",
                 format!(
@@ -34,6 +37,7 @@ impl Fake {
             fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         }
         fake.nodes("d1|mixed|0/2/0/2|(null)|none\ni1|drained|0/2/0/2|(null)|gleaner: not harvested now\ni2|idle|0/2/0/2|(null)|none\n");
+        fs::write(fake.path("others"), "").unwrap();
         fake.queue("");
         fake
     }

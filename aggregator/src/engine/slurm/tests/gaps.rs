@@ -96,6 +96,24 @@ async fn what_is_leased_in_slurm_is_emptied_and_open_to_the_leases_users() {
 }
 
 #[tokio::test]
+async fn a_reservation_of_parts_of_nodes_of_several_partitions_is_left_to_slurm() {
+    let fake = Fake::new();
+    fs::write(fake.path("others"), "e1|idle|0/2/0/2|(null)|none\ne2|idle|0/2/0/2|(null)|none\n").unwrap();
+    let reservation = |cpus: u32| {
+        let text =
+            format!("ReservationName=course StartTime=2100 EndTime=3000 Nodes=d1,e[1-2] Flags= TRES=cpu={cpus}\n");
+        fs::write(fake.path("reservations"), text).unwrap();
+    };
+    reservation(3);
+    let mut session = filling(&fake, json!("slurm")).await;
+    let seen = look(&mut session, &["d1"], 1_991.0).await;
+    assert!(fake.told().is_empty() && seen.progress.leases.is_empty() && seen.trouble.is_none(), "{:?}", seen.trouble);
+    reservation(6);
+    look(&mut session, &["d1"], 1_993.0).await;
+    assert_eq!(fake.told(), [DRAIN], "whole nodes");
+}
+
+#[tokio::test]
 async fn what_was_drained_for_a_lease_is_resumed_when_the_job_is_over() {
     let fake = Fake::new();
     let file = fake.path("leases.json");
