@@ -182,6 +182,7 @@ impl<'a> Cloud<'a> {
     pub(super) fn give_notice(&mut self, answer: &mut FillAnswer) {
         let question = self.question;
         let (now_s, horizon_s) = (question.now_s, self.filling.horizon_s());
+        let released = self.release_held();
         let leases = question.leases.iter().enumerate();
         let soon = leases.filter(|(_, lease)| lease.start_s > now_s && lease.start_s <= now_s + horizon_s);
         // Hosts that a lease names have notice of their own; what it wants beyond is taken where it costs least.
@@ -231,6 +232,22 @@ impl<'a> Cloud<'a> {
             self.nodes[index].notice = Some(notice);
             answer.notices.push(Noticed { host: self.host(index), notice: told(notice), reserved, reason });
         }
+        let unnoticed = released.into_iter().filter(|index| self.nodes[*index].notice.is_none());
+        answer.withdrawn.extend(unnoticed.map(|index| self.host(index)));
+    }
+
+    /// Gives back the nodes that another policy has held for leases; this one would never do so. Returns which these are.
+    fn release_held(&mut self) -> Vec<usize> {
+        if self.filling.vacates() {
+            return Vec::new();
+        }
+        let held: Vec<usize> =
+            (0..self.nodes.len()).filter(|index| self.nodes[*index].held == Held::Reserved).collect();
+        for index in &held {
+            let node = &mut self.nodes[*index];
+            (node.held, node.notice) = (without_lease(node), None);
+        }
+        held
     }
 
     /// A lease that names this node begins soon: what does not end before is ended then.

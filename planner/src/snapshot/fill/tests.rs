@@ -257,6 +257,35 @@ fn a_lease_may_get_a_host_that_another_had_since_it_began() {
 }
 
 #[test]
+fn what_another_policy_holds_is_given_back() {
+    let held = || {
+        let mut asked = question();
+        let (given_s, until_s) = (0.0, 10_800.0);
+        asked.nodes[2].notice =
+            Some(NoticeGiven { given_s, wanted_s: given_s, latest_s: until_s, until_s, probability: 1.0 });
+        asked.nodes[2].reserved = true;
+        // The other nodes are full.
+        asked.running.iter_mut().for_each(|job| job.cores = 2);
+        asked
+    };
+    for policy in [FillPolicy::Surviving, FillPolicy::Greedy] {
+        let asked = FillQuestion { policy, ..held() };
+        let answer = fill(&asked).unwrap();
+        assert_eq!((answer.withdrawn.as_slice(), answer.start.len()), (&[host("n3")][..], 2));
+        assert!(!next(&asked, &answer).nodes[2].reserved);
+    }
+    // A lease that begins now has it first, and one that will have it is told of in place of that it is given back.
+    let mut asked = held();
+    asked.leases = vec![lease("now", 1_000.0, 2_000.0, &[])];
+    let answer = fill(&asked).unwrap();
+    assert_eq!((answer.leases[0].hosts.as_slice(), answer.withdrawn.len()), (&[host("n3")][..], 0));
+    asked.leases = vec![lease("soon", 2_000.0, 3_000.0, &["n3"])];
+    let answer = fill(&asked).unwrap();
+    assert_eq!((answer.notices.len(), answer.notices[0].reserved, answer.withdrawn.len()), (1, false, 0));
+    assert_eq!(answer.start.len(), 2, "they end before it begins");
+}
+
+#[test]
 fn every_field_that_is_wrong_is_named() {
     let named = |change: &dyn Fn(&mut FillQuestion), said: &str| {
         let mut asked = question();
