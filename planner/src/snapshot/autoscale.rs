@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::problems::Problems;
 use super::problems::VERSION;
 use crate::mapreduce::decide::{Decision, Wanted, decide};
-use crate::mapreduce::equations::Coefficients;
+use crate::mapreduce::equations::{Coefficients, Work};
 use crate::mapreduce::fit::{Fitted, TrainingRun, fit};
 use crate::mapreduce::situation::Situation;
 use crate::sharing::invalid::short;
@@ -33,7 +33,7 @@ pub struct AutoscaleQuestion {
     /// Dollars so far, for a budget.
     #[serde(default)]
     pub spent: f64,
-    /// Training runs that give the coefficients of the job; instead of `situation.job.workload`.
+    /// Training runs that give the coefficients of the job, instead of `situation.job.workload`, and of the following jobs that have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub training: Vec<TrainingRun>,
     /// The job, its nodes, and what could be added.
@@ -81,6 +81,8 @@ pub fn autoscale(question: &AutoscaleQuestion) -> Result<AutoscaleAnswer, Proble
         match fit(&question.training) {
             Ok(found) => {
                 situation.job.workload = found.coefficients;
+                let untold = situation.following.iter_mut().filter(|own| own.workload == Coefficients::default());
+                untold.for_each(|own| own.workload = found.coefficients);
                 fitted = Some(found);
             }
             Err(error) => {
@@ -92,11 +94,10 @@ pub fn autoscale(question: &AutoscaleQuestion) -> Result<AutoscaleAnswer, Proble
     if let Err(invalid) = situation.check() {
         invalid.iter().for_each(|own| problems.push(format!("situation.{own}")));
     }
-    if let Some(found) = fitted
+    if let Some(found) = &fitted
         && found.reduce.is_none()
-        && situation.job.reduces > 0
+        && let Some(reduces) = trained(&situation, found).map(|(_, work)| work.reduces).find(|reduces| *reduces > 0)
     {
-        let reduces = situation.job.reduces;
         problems.push(format!("training: has no run with reduce tasks for a job of {reduces}; it must have two"));
     }
     problems.clone().end()?;
@@ -115,16 +116,23 @@ pub fn autoscale(question: &AutoscaleQuestion) -> Result<AutoscaleAnswer, Proble
     Ok(AutoscaleAnswer { version: VERSION, decision, fitted, notes })
 }
 
+/// The jobs whose coefficients are those of the training: what a note calls each, and its size.
+fn trained(situation: &Situation, fitted: &Fitted) -> impl Iterator<Item = (String, Work)> {
+    let coefficients = fitted.coefficients;
+    let own = std::iter::once((String::new(), situation.work()));
+    let following = situation.following.iter().enumerate().filter(move |(_, own)| own.workload == coefficients);
+    own.chain(following.map(|(index, own)| {
+        let work = Work { input_mb: own.input_mb, maps: own.maps, reduces: own.reduces };
+        (format!(" of situation.following[{index}]"), work)
+    }))
+}
+
 /// Tasks of sizes that the training did not have, and coefficients that it cannot tell.
 fn notes(situation: &Situation, fitted: Option<&Fitted>) -> Vec<String> {
     let mut notes = Vec::new();
     let Some(fitted) = fitted else { return notes };
-    let (job, maps) = (&situation.job, f64::from(situation.job.maps));
-    let stages = [
-        ("map", job.input_mb / maps, Some(fitted.map)),
-        ("reduce", job.input_mb / f64::from(job.reduces.max(1)), fitted.reduce.filter(|_| job.reduces > 0)),
-    ];
-    for (kind, own_mb, quality) in stages {
+    let reduces = trained(situation, fitted).any(|(_, work)| work.reduces > 0);
+    for (kind, quality) in [("map", Some(fitted.map)), ("reduce", fitted.reduce.filter(|_| reduces))] {
         let Some(quality) = quality else { continue };
         if !quality.left_out_percent.is_finite() {
             notes.push(format!(
@@ -138,8 +146,14 @@ fn notes(situation: &Situation, fitted: Option<&Fitted>) -> Vec<String> {
             ));
         }
         let (least, most) = quality.task_mb;
-        if !(least * 0.99..=most * 1.01).contains(&own_mb) {
-            notes.push(format!("a {kind} task has {own_mb:.1} MB; those of the training had {least:.1} to {most:.1}"));
+        for (of, work) in trained(situation, fitted) {
+            let tasks = if kind == "map" { work.maps } else { work.reduces };
+            let own_mb = work.input_mb / f64::from(tasks);
+            if tasks > 0 && !(least * 0.99..=most * 1.01).contains(&own_mb) {
+                notes.push(format!(
+                    "a {kind} task{of} has {own_mb:.1} MB; those of the training had {least:.1} to {most:.1}"
+                ));
+            }
         }
     }
     notes
@@ -151,8 +165,8 @@ mod tests {
     use gleaner_types::units::DollarsPerHour;
 
     use super::*;
-    use crate::mapreduce::equations::{Layout, WORD_COUNT, Work};
-    use crate::mapreduce::situation::{Node, OtherJob};
+    use crate::mapreduce::equations::{Layout, TERA_SORT, WORD_COUNT};
+    use crate::mapreduce::situation::{Following, Node, OtherJob};
     use crate::mapreduce::tests::word_count;
 
     fn question() -> AutoscaleQuestion {
@@ -199,6 +213,28 @@ mod tests {
         question.training.truncate(1);
         let said = autoscale(&question).unwrap_err().to_string();
         assert_eq!(said, "training: there are 1 runs in all; there must be at least 2");
+    }
+
+    #[test]
+    fn training_runs_are_for_the_following_jobs_too() {
+        let mut question = question();
+        let follows = |workload, reduces| Following { input_mb: 6_400.0, maps: 100, reduces, times: 2, workload };
+        question.situation.following = vec![follows(WORD_COUNT, 1), follows(TERA_SORT, 1)];
+        let by_table = autoscale(&question).unwrap().decision.unchanged.unwrap();
+        question.training =
+            [(32.0, 20), (64.0, 40), (64.0, 10), (96.0, 30), (80.0, 50)].map(|(mb, maps)| run(mb, maps)).to_vec();
+        question.situation.job.workload = Coefficients::default();
+        question.situation.following[0].workload = Coefficients::default();
+        let trained = autoscale(&question).unwrap();
+        let unchanged = trained.decision.unchanged.unwrap();
+        assert!((unchanged.parts_s[2] - by_table.parts_s[2]).abs() < 5.0, "{unchanged:?} {by_table:?}");
+        let noted = |part: &str| trained.notes.iter().any(|note| note.starts_with(part));
+        assert!(noted("a reduce task of situation.following[0] has 6400.0 MB"), "{:?}", trained.notes);
+        assert!(!noted("a reduce task of situation.following[1]"), "it has a workload of its own");
+        question.situation.job.reduces = 0;
+        question.training.iter_mut().for_each(|run| (run.reduces, run.reduce_stage_s) = (0, 0.0));
+        let said = autoscale(&question).unwrap_err().to_string();
+        assert!(said.contains("training: has no run with reduce tasks for a job of 1; it must have two"), "{said}");
     }
 
     #[test]
