@@ -169,7 +169,8 @@ impl Choice {
 }
 
 impl Sizing<'_> {
-    fn plan_deadline(&self) -> f64 {
+    /// The time a plan aims at, in seconds.
+    pub(crate) fn plan_deadline(&self) -> f64 {
         plan_deadline(self.deadline_in_s.unwrap_or(0.0), self.evaluation_interval_s, self.margins)
     }
 

@@ -136,7 +136,7 @@ pub struct StagePrediction {
     pub rate_s: f64,
     /// The fewest volunteers with which it meets its deadline by the model; `None` for no size that was tried, or another goal.
     pub stages_size: Option<u32>,
-    /// It meets its goal with the size that was taken, as far as this model has a say.
+    /// It meets its goal with the size that was taken, or with what other jobs leave it, as far as this model has a say.
     pub meets_goal: bool,
     /// By size; of many sizes some are left out.
     pub sizes: Vec<StageSize>,

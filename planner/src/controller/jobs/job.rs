@@ -12,6 +12,7 @@ use gleaner_types::job::{
 };
 use gleaner_types::report::HostReport;
 use gleaner_types::stages::StageOpinion;
+use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Dollars};
 use serde::{Deserialize, Serialize};
@@ -382,17 +383,24 @@ impl Job {
     ) {
         self.status.decisions += 1;
         self.status.volunteers = choice.size;
-        let by_stages_s = choice.by_stages().map(|own| own.completion_s);
+        let predicted = match &choice.stages {
+            Some(StageOpinion::Predicted(found)) => Some(found),
+            _ => None,
+        };
+        let late_by_stages = predicted.filter(|found| !found.meets_goal);
+        let by_stages = choice.by_stages().or_else(|| late_by_stages?.of(choice.size));
+        let by_stages_s = by_stages.map(|own| own.completion_s);
         let estimate = now.after(seconds(by_stages_s.unwrap_or(choice.chosen.completion_s)));
         // What it lends comes back in time for it to be done as under fair sharing.
         let lent = self.status.share.as_ref().filter(|_| choice.bound == Bound::Share);
-        let fairly = lent.and_then(|share| share.fair_completion);
+        // The account goes by the rate, so it does not know of what the stages say.
+        let fairly = lent.and_then(|share| share.fair_completion).filter(|_| late_by_stages.is_none());
         // The estimate is with all dedicated workers, which may be lent too.
         let lends_all = self.dedicated_at_work() < self.dedicated();
         let estimate = fairly.map_or(estimate, |fairly| if lends_all { fairly } else { fairly.min(estimate) });
         let in_time = fairly.zip(self.status.deadline).is_some_and(|(fairly, deadline)| fairly <= deadline);
-        let late_by_stages = matches!(&choice.stages, Some(StageOpinion::Predicted(found)) if !found.meets_goal);
-        let meets_goal = choice.chosen.meets_goal && !late_by_stages || in_time;
+        let meets_goal = choice.chosen.meets_goal && late_by_stages.is_none() || in_time;
+        let by_stages_alone = late_by_stages.and(by_stages_s).filter(|_| choice.bound != Bound::Stages);
         self.status.completion_estimate = Some(estimate);
         let samples = self.cluster_mut().map(Cluster::samples).unwrap_or_default();
         let decision = Decision {
@@ -431,7 +439,10 @@ impl Job {
         if news {
             outputs.event(Event::JobSized { decision: decision.clone() });
         }
-        self.report_risk(meets_goal, &decision.reason, outputs);
+        let stages = by_stages_alone.map_or_else(String::new, |at_s| {
+            format!("; by the model of its stages in {}, which is too late", duration(at_s))
+        });
+        self.report_risk(meets_goal, &format!("{}{stages}", decision.reason), outputs);
         self.decision = Some(decision);
     }
 

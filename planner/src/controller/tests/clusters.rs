@@ -36,6 +36,8 @@ struct Room {
     stages: Stages,
     /// Hosts on which no task runs, though they have slots.
     idle: BTreeSet<HostId>,
+    /// Jobs of which it was said last that they miss their goals.
+    at_risk: BTreeSet<JobId>,
 }
 
 impl Room {
@@ -51,6 +53,7 @@ impl Room {
             unusable: BTreeSet::new(),
             stages: Stages::NotTold,
             idle: BTreeSet::new(),
+            at_risk: BTreeSet::new(),
         };
         for id in room.hosts.clone() {
             room.send(Input::HostJoined { host: id, incarnation: 1, facts: Box::new(facts(true)) });
@@ -78,6 +81,8 @@ impl Room {
                     };
                     self.capped.insert(host, cap);
                 }
+                Output::Event(Event::GoalAtRisk { job, .. }) => _ = self.at_risk.insert(job),
+                Output::Event(Event::GoalBackInReach { job }) => _ = self.at_risk.remove(&job),
                 _ => {}
             }
         }
@@ -186,6 +191,42 @@ fn an_idle_host_keeps_its_output_for_the_model_of_the_stages() {
     let stages = room.bench.controller.last_decision(&JobId::new("j").unwrap()).unwrap().stages.clone();
     let Some(StageOpinion::Predicted(found)) = stages else { panic!("{stages:?}") };
     assert_eq!((found.of(4).unwrap().again, found.of(2).unwrap().again, found.of(0).unwrap().again), (0, 1, 15));
+}
+
+/// Others have hosts without which it is late by its stages. By its rate it is in time, also as the account of hosts has it.
+#[test]
+fn a_job_to_which_others_leave_too_few_hosts_is_late_by_its_stages() {
+    let play = |jobs: &[(&str, &str)], within_s: f64| {
+        let mut room = Room::new(&SIX);
+        let done = StageOnHost { done: 10, ended: 10, task_s: 1_000.0, ..StageOnHost::default() };
+        let (mib, hosts) = (Bytes::from_mib(1), [(host("d1"), done)].into());
+        let first = Stage { tasks: 1_000, done: 10, runs: 10, shuffle_written: mib, hosts, ..Stage::default() };
+        let stages = vec![first, Stage { id: 1, tasks: 8, ..Stage::default() }];
+        room.stages = Stages::Known(StagesSeen { stages, hands_over: Some(false) });
+        for (name, dedicated) in jobs {
+            room.submit_sized(JobSpec { goal: Goal::Deadline { within_s }, ..cluster(name, &[dedicated]) }, 4);
+        }
+        room.seconds(60);
+        room
+    };
+    let predicted = |room: &Room, job: &JobId| match &room.bench.controller.last_decision(job).unwrap().stages {
+        Some(StageOpinion::Predicted(found)) => found.clone(),
+        other => panic!("{other:?}"),
+    };
+    let found = predicted(&play(&[("a", "d1")], 1e6), &JobId::new("a").unwrap());
+    let [three, four] = [3, 4].map(|size| found.of(size).unwrap().completion_s);
+    assert!(three > four * 1.1, "{found:?}");
+    let within_s = 60.0 + f64::midpoint(three, four);
+    assert!(play(&[("a", "d1")], within_s).at_risk.is_empty());
+    let shared = play(&[("a", "d1"), ("b", "d2")], within_s);
+    assert!(!shared.at_risk.is_empty());
+    for job in &shared.at_risk {
+        let status = shared.bench.controller.job(job).unwrap();
+        let fairly = status.share.as_ref().unwrap().fair_completion;
+        assert!(fairly.is_none_or(|fairly| fairly <= status.deadline.unwrap()), "{status:?}");
+        assert!(!predicted(&shared, job).meets_goal);
+        assert!(status.completion_estimate > status.deadline);
+    }
 }
 
 /// Hosts that no task can use are not taken, and given back when the last task that could is gone.

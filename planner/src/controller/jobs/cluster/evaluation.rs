@@ -13,6 +13,7 @@ use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
 use super::dedicated_slots;
+use super::staged::with_what_is_left;
 use crate::controller::capacity::Capacity;
 use crate::controller::hosts::Host;
 use crate::controller::interface::{Settings, seconds};
@@ -68,6 +69,8 @@ impl Job {
         let shares = deciders.pool.shares(settings.evaluation_interval_s, now);
         let share = shares.get(&number)?;
         let allotted = share.allotted.min(wanted);
+        // What others have yet to give back comes soon, so that it is not there now makes nothing late.
+        let choice = with_what_is_left(&input.sizing(), choice, allotted);
         self.status.share = Some(share.clone());
         self.give_back_to(allotted as usize, others, capacity, now);
         // Hosts that others have yet to give back are not there now.

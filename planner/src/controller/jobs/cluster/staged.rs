@@ -1,11 +1,12 @@
 //! What the stages of a job on a cluster say beside its rate. In: a choice by the rate, the engine's last progress, what hosts could
-//! contribute. Out: the choice that counts; which hosts have output that is still read. Called by its evaluation, and where
-//! hosts are given back.
+//! contribute, what other jobs leave it. Out: the choice that counts; which hosts have output that is still read. Called by its
+//! evaluation, and where hosts are given back.
 
 use std::collections::BTreeMap;
 
 use gleaner_types::id::HostId;
-use gleaner_types::stages::{Stage, Stages, StagesSeen};
+use gleaner_types::job::Goal;
+use gleaner_types::stages::{Stage, StageOpinion, Stages, StagesSeen};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::CoreShare;
 
@@ -13,7 +14,7 @@ use super::dedicated_slots;
 use crate::controller::capacity::Capacity;
 use crate::controller::jobs::job::Job;
 use crate::mapreduce::stages::{Seen, Worker};
-use crate::sizing::stages::{Asked, consult, silent};
+use crate::sizing::stages::{Asked, MUCH, consult, silent};
 use crate::sizing::{Choice, Sizing};
 
 impl Job {
@@ -74,6 +75,22 @@ impl Job {
         });
         dedicated.chain(volunteers).filter(|own| own.slots > 0 && works(&own.host)).collect()
     }
+}
+
+/// A choice of which other jobs leave only so many volunteers: by its stages it is late where it is with these, and its rate does not say
+/// so. Of sizes that were not asked about the next larger one counts: with fewer it is no earlier.
+pub(super) fn with_what_is_left(sizing: &Sizing<'_>, mut choice: Choice, size: u32) -> Choice {
+    let is_deadline = matches!(sizing.goal, Goal::Deadline { .. });
+    if let Some(StageOpinion::Predicted(found)) = &mut choice.stages
+        && is_deadline
+        && size < choice.size
+        && let Some(by_stages) = found.sizes.iter().find(|own| own.size >= size)
+        && let Some(by_rate) = sizing.assess(size)
+    {
+        let is_late = by_stages.completion_s > sizing.plan_deadline();
+        found.meets_goal &= !(is_late && by_stages.completion_s > by_rate.completion_s * (1.0 + MUCH));
+    }
+    choice
 }
 
 /// Whether finished tasks of a stage have their output on a host.
