@@ -12,7 +12,7 @@ use gleaner_planner::reservations::fill::{Filling, Taken, taken_per_hour};
 use gleaner_planner::reservations::history::{HOUR_S, History, Request};
 use gleaner_planner::reservations::learnt::Learnt;
 use gleaner_planner::reservations::node::{Held, Node, Running};
-use gleaner_simulator::leases::CloudTrace;
+use gleaner_simulator::leases::{CloudLease, CloudTrace};
 use gleaner_simulator::random::Random;
 
 use super::jobs::{Job, Queue};
@@ -26,6 +26,11 @@ const SET_UP_S: (f64, f64) = (19.0 * 60.0, 22.0 * 60.0);
 const IN_ADVANCE_S: f64 = 120.0;
 /// The record from which the rate of being taken comes: the paper's week.
 const WEEK_S: f64 = 168.0 * HOUR_S;
+
+/// A lease was made in advance: it is known when it begins, and no forecast.
+pub(super) fn is_in_advance(lease: &CloudLease) -> bool {
+    lease.start_s - lease.created_s > IN_ADVANCE_S
+}
 
 /// What happens, in the order in which it does at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -333,7 +338,7 @@ impl Plant<'_> {
         let leases = &self.setting.trace.leases;
         let from = leases.partition_point(|lease| lease.start_s < now_s);
         let soon = leases[from..].iter().take_while(|lease| lease.start_s < now_s + filling.horizon_s());
-        let booked = soon.filter(|lease| lease.created_s <= now_s && lease.start_s - lease.created_s > IN_ADVANCE_S);
+        let booked = soon.filter(|lease| lease.created_s <= now_s && is_in_advance(lease));
         let known: Vec<Request> = booked.map(|lease| Request { at_s: lease.start_s, nodes: lease.nodes }).collect();
         filling.learn(self.learnt, &self.history, now_s, self.setting.seed);
         let reserve = filling.reserve((self.learnt, &self.history), &known, &self.nodes, now_s, seed);
@@ -389,7 +394,7 @@ impl Plant<'_> {
         if lease.end_s.is_finite() {
             self.at(lease.end_s, Event::LeaseEnds { lease: number });
         }
-        if lease.start_s - lease.created_s <= IN_ADVANCE_S {
+        if !is_in_advance(&lease) {
             self.history.push(Request { at_s: self.now_s, nodes: lease.nodes });
         }
     }
@@ -429,7 +434,7 @@ impl Plant<'_> {
 mod tests {
     use gleaner_planner::reservations::preemption::Preemption;
     use gleaner_planner::reservations::surviving::Surviving;
-    use gleaner_simulator::leases::{CloudLease, CloudSize, HostChange, generate};
+    use gleaner_simulator::leases::{CloudSize, HostChange, generate};
 
     use super::*;
 

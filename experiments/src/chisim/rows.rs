@@ -4,8 +4,9 @@ use gleaner_planner::reservations::forecast::{Forecaster, Scale, walk_forward};
 use gleaner_planner::reservations::history::{HOUR_S, History, Request};
 use gleaner_planner::reservations::learnt::Learnt;
 use gleaner_planner::reservations::preemption::Preemption;
+use gleaner_simulator::leases::CloudTrace;
 
-use super::plant::Outcome;
+use super::plant::{Outcome, is_in_advance};
 use super::played::{Cell, Played};
 use crate::{Detail, Figure, Reproduction, Series};
 
@@ -242,9 +243,7 @@ fn details(out: &mut Reproduction, played: &Played, forecasters: &[Forecaster]) 
     row("nodes asked for", played.leases.taken as f64 + played.leases.unmet as f64, "nodes");
     row("utilisation over time", played.leases.utilisation.leased, "%");
     row("utilisation at ends of leases", played.leases.utilisation.leased_at_ends, "%");
-    let requests =
-        played.trace.leases.iter().map(|lease| Request { at_s: lease.start_s, nodes: lease.nodes }).collect();
-    let Ok(history) = History::new(0.0, requests, Vec::new()) else { return };
+    let Ok(history) = History::new(0.0, requests(&played.trace), Vec::new()) else { return };
     for (word, forecaster) in Forecaster::ALL.into_iter().filter(|(_, own)| forecasters.contains(own)) {
         let mut learnt = Learnt::default();
         let asked = (Scale::PAPER, played.seed);
@@ -256,6 +255,12 @@ fn details(out: &mut Reproduction, played: &Played, forecasters: &[Forecaster]) 
             out.details.push(Detail { experiment, case, quantity, value, unit: "nodes" });
         }
     }
+}
+
+/// What forecasts are of and are judged by: leases that were not made in advance.
+fn requests(trace: &CloudTrace) -> Vec<Request> {
+    let asked = trace.leases.iter().filter(|lease| !is_in_advance(lease));
+    asked.map(|lease| Request { at_s: lease.start_s, nodes: lease.nodes }).collect()
 }
 
 /// A week of nodes.
@@ -271,5 +276,29 @@ fn curves(out: &mut Reproduction, plot: &str, outcome: &Outcome) {
             points: week.map(|(hour, row)| (hour as f64 * HOUR_S / 86_400.0, row[index])).collect(),
             band: Vec::new(),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_simulator::leases::CloudLease;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_that_was_made_in_advance_is_no_error_of_a_forecast() {
+        let slot_s = Scale::PAPER.slot_s();
+        let lease = |slot: f64, ahead_s: f64, nodes| {
+            let start_s = slot * slot_s;
+            CloudLease { created_s: start_s - ahead_s, start_s, end_s: start_s + slot_s, nodes }
+        };
+        // Two nodes at once in every slot, and nine more in the last but one, known an hour before.
+        let mut leases: Vec<CloudLease> = (0..60).map(|slot| lease(f64::from(slot), 60.0, 2)).collect();
+        leases.insert(59, lease(58.5, HOUR_S, 9));
+        let trace = CloudTrace { leases, length_s: 60.0 * slot_s, ..CloudTrace::default() };
+        let history = History::new(0.0, requests(&trace), Vec::new()).unwrap();
+        let asked = (Scale::PAPER, 1);
+        let found = walk_forward(Forecaster::RollingMedian, &mut Learnt::default(), &history, trace.length_s, asked);
+        assert!(found.slots > 0 && found.mean_absolute.abs() < 1e-9, "{found:?}");
     }
 }
