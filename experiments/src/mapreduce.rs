@@ -496,6 +496,17 @@ mod tests {
         assert!((0.025..0.034).contains(&parts) && (0.08..0.115).contains(&whole), "{parts} {whole}");
     }
 
+    /// The paper's claim, on a few of the seeds that are reported; the worst of 40 sets of 20 runs is 3.35 % (docs/autoscale.md).
+    #[test]
+    fn the_models_err_by_less_than_5_percent_in_the_worst_of_the_workloads() {
+        let seeds: Vec<u64> = (0..8).map(|run| Options::default().seed + run).collect();
+        let trained = seeds.iter().map(|seed| Trained::new(*seed).unwrap()).collect();
+        let mut bench = Bench { seeds, trained, progress: &|_, _, _| {}, out: Reproduction::default() };
+        accuracy::accuracy(&mut bench).unwrap();
+        let error = bench.out.figures.iter().find(|figure| figure.id == "mapreduce.model_error").unwrap();
+        assert!(error.holds && error.ours.is_some_and(|percent| percent > 0.0 && percent < 5.0), "{error:?}");
+    }
+
     #[test]
     fn every_figure_is_there_and_equal_seeds_give_equal_runs() {
         let options = Options { seed: 1, runs: 2, traces: None };
