@@ -412,9 +412,17 @@ impl Sizing<'_> {
             Bound::TasksLeft => format!("{volunteers}: {done_in} for {cost}; there are no tasks for more"),
             Bound::Stages => {
                 let by_stages_s = choice.by_stages().map_or(chosen.completion_s, |own| own.completion_s);
+                let why = match &choice.stages {
+                    Some(StageOpinion::Predicted(found))
+                        if found.of(found.rate_size).is_some_and(|own| own.completion_s <= deadline_s) =>
+                    {
+                        "fewer would leave less in reserve than a host is given back with"
+                    }
+                    _ => "fewer would be late, which its rate does not tell",
+                };
                 format!(
-                    "{volunteers}: by the model of its stages done in {by_stages_s:.0} s, deadline in {deadline_s:.0} s; fewer would \
-                     be late, which its rate does not tell ({done_in})"
+                    "{volunteers}: by the model of its stages done in {by_stages_s:.0} s, deadline in {deadline_s:.0} s; {why} \
+                     ({done_in})"
                 )
             }
             Bound::Share => {

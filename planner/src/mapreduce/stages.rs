@@ -26,8 +26,9 @@ use super::situation::{Following, JobState, LostOutput, NewNode, Node, Situation
 pub const LATER_PER_MB: f64 = 0.1;
 /// Least time of a task, in seconds. Chosen: what starting one costs.
 const LEAST_TASK_S: f64 = 0.05;
-/// Turns in which a stage's time and its hosts' speed are fitted. Chosen: another one changes nothing that counts.
-const TURNS: usize = 20;
+/// Most turns in which the stages' times and the hosts' speeds are fitted, and the change of a stage's time, as part of it, that ends
+/// them. Chosen: another turn changes nothing that counts.
+const TURNS: (usize, f64) = (20, 1e-6);
 /// Seconds of tasks of a stage on a host that are no mistake of the engine.
 const BELIEVED_S: std::ops::Range<f64> = 1e-9..1e12;
 /// Ended tasks that what a host's CPU promises counts for. Chosen.
@@ -269,32 +270,30 @@ struct Factors {
 }
 
 impl Factors {
-    /// Fits one factor after the other to the sums of ended tasks, [`TURNS`] times. Slowness is 1 in the mean of all tasks.
+    /// Fits one factor after the other to the sums of ended tasks ([`TURNS`]). Slowness is 1 in the mean of all tasks.
     fn fit(stages: &[Stage]) -> Self {
-        let usable = |own: &StageOnHost| own.ended > 0 && BELIEVED_S.contains(&own.task_s);
-        let of = |stage: &'_ Stage| -> Vec<(HostId, f64, f64)> {
-            let usable = stage.hosts.iter().filter(|(_, own)| usable(own));
-            usable.map(|(host, own)| (host.clone(), f64::from(own.ended), own.task_s)).collect()
-        };
-        let ended: Vec<(u32, Vec<(HostId, f64, f64)>)> = stages.iter().map(|stage| (stage.id, of(stage))).collect();
         let mut factors = Self::default();
-        for (host, tasks, _) in ended.iter().flat_map(|(_, own)| own) {
+        for (host, tasks, _) in stages.iter().flat_map(ended) {
             factors.hosts.entry(host.clone()).or_insert((0.0, 1.0)).0 += tasks;
         }
-        for _ in 0..TURNS {
-            factors.turn(&ended);
+        for _ in 0..TURNS.0 {
+            if factors.turn(stages) < TURNS.1 {
+                break;
+            }
         }
         factors
     }
 
-    fn turn(&mut self, ended: &[(u32, Vec<(HostId, f64, f64)>)]) {
+    /// Fits each once more, and says by how much a stage's time changed at most, as part of it.
+    fn turn(&mut self, stages: &[Stage]) -> f64 {
+        let before = self.stage_s.clone();
         let mut by_host: BTreeMap<&HostId, (f64, f64)> = BTreeMap::new();
-        for (stage, own) in ended.iter().filter(|(_, own)| !own.is_empty()) {
-            let took_s: f64 = own.iter().map(|(_, _, time_s)| time_s).sum();
-            let expected: f64 = own.iter().map(|(host, tasks, _)| tasks * self.slowness(host)).sum();
+        for stage in stages.iter().filter(|stage| ended(stage).next().is_some()) {
+            let took_s: f64 = ended(stage).map(|(_, _, time_s)| time_s).sum();
+            let expected: f64 = ended(stage).map(|(host, tasks, _)| tasks * self.slowness(host)).sum();
             let stage_s = took_s / expected;
-            self.stage_s.insert(*stage, stage_s);
-            for (host, tasks, time_s) in own {
+            self.stage_s.insert(stage.id, stage_s);
+            for (host, tasks, time_s) in ended(stage) {
                 let (took_s, expected_s) = by_host.entry(host).or_default();
                 *took_s += time_s;
                 *expected_s += tasks * stage_s;
@@ -309,12 +308,23 @@ impl Factors {
             self.hosts.values().fold((0.0, 0.0), |sum, (tasks, slowness)| (sum.0 + tasks, sum.1 + tasks * slowness));
         let mean = if sum.0 > 0.0 { sum.1 / sum.0 } else { 1.0 };
         self.hosts.values_mut().for_each(|(_, slowness)| *slowness /= mean);
-        self.stage_s.values_mut().for_each(|stage_s| *stage_s *= mean);
+        let mut change = 0.0_f64;
+        for (stage, stage_s) in &mut self.stage_s {
+            *stage_s *= mean;
+            change = change.max(before.get(stage).map_or(f64::INFINITY, |before| (*stage_s / before - 1.0).abs()));
+        }
+        change
     }
 
     fn slowness(&self, host: &HostId) -> f64 {
         self.hosts.get(host).map_or(1.0, |(_, slowness)| *slowness)
     }
+}
+
+/// Hosts that have ended tasks of a stage: how many, and the seconds that they took.
+fn ended(stage: &Stage) -> impl Iterator<Item = (&HostId, f64, f64)> {
+    let usable = stage.hosts.iter().filter(|(_, own)| own.ended > 0 && BELIEVED_S.contains(&own.task_s));
+    usable.map(|(host, own)| (host, f64::from(own.ended), own.task_s))
 }
 
 /// The time of a task of each stage on a host like the mean.
