@@ -61,7 +61,7 @@ pub(super) fn check_hosts<'a>(question: &'a FillQuestion, problems: &mut Problem
 /// Leases: their names, order and times, and that no host has two at once.
 pub(super) fn check_leases(question: &FillQuestion, index: &BTreeMap<&HostId, usize>, problems: &mut Problems) {
     let present = question.nodes.iter().filter(|node| node.present).count();
-    let (mut least_s, mut names, mut spans) = (-LONGEST_S, BTreeSet::new(), [BTreeMap::new(), BTreeMap::new()]);
+    let (mut least_s, mut names, mut spans) = (-LONGEST_S, BTreeSet::new(), BTreeMap::new());
     for (position, lease) in question.leases.iter().enumerate() {
         let field = |name: &str| format!("leases[{position}] ({}).{name}", lease.lease);
         if !names.insert(&lease.lease) {
@@ -86,25 +86,24 @@ pub(super) fn check_leases(question: &FillQuestion, index: &BTreeMap<&HostId, us
         // Of leases that are over only the number counts; the cloud may have been larger then.
         let most = if lease.end_s > question.now_s { present.max(lease.hosts.len()) as f64 } else { 1e6 };
         problems.within(&field("nodes"), lease.wanted().into(), lease.hosts.len().max(1) as f64, most);
-        // One that runs may have got a host late, when another that is over had left it.
-        let is_over = lease.end_s <= question.now_s;
-        check_overlaps(lease, &field("hosts"), &mut spans[usize::from(is_over)], problems);
-        // The host of one that is over may be gone.
-        for host in lease.hosts.iter().filter(|host| !is_over && !index.contains_key(*host)) {
-            problems.push(format!("{}: is {host}; it must be one of nodes[]", field("hosts")));
+        if lease.end_s > question.now_s {
+            check_hosts_of(lease, &field("hosts"), index, &mut spans, problems);
         }
     }
 }
 
-/// The hosts of a lease: no other has one of them at the same time. `spans` has the last lease of each host before, of those that are over
-/// or of the others.
-fn check_overlaps<'a>(
+/// The hosts of a lease that is not over. `spans` has the last lease of each host before, and its end.
+fn check_hosts_of<'a>(
     lease: &'a Lease,
     field: &str,
+    index: &BTreeMap<&HostId, usize>,
     spans: &mut BTreeMap<&'a HostId, &'a Lease>,
     problems: &mut Problems,
 ) {
     for host in &lease.hosts {
+        if !index.contains_key(host) {
+            problems.push(format!("{field}: is {host}; it must be one of nodes[]"));
+        }
         match spans.get(host) {
             Some(other) if lease.start_s < other.end_s => {
                 let (name, end_s, rule) = (&other.lease, other.end_s, "leases of one host must not overlap");
