@@ -15,7 +15,7 @@ SETTINGS = {
     "spark.decommission.enabled": "true",
     # By default an executor that is let go looks for what it has yet to hand over every 30 s only.
     "spark.storage.decommission.replicationReattemptInterval": "1s",
-    # An executor that is gone is asked for its output three times, every 5 s.
+    # By default an executor that is gone is asked for its output three times more, every 5 s.
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "1s",
     "spark.locality.wait": "0s",

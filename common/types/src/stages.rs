@@ -63,7 +63,7 @@ pub struct Stage {
 pub struct StageOnHost {
     /// Tasks that are done and whose output is on the host.
     pub done: u32,
-    /// Runs that ended there by the workers that it has now, well or not.
+    /// Runs that ended there, well or not, also by workers that are gone.
     pub ended: u32,
     /// Wall time of these, in seconds.
     pub task_s: f64,
@@ -89,14 +89,14 @@ impl Stages {
         all
     }
 
-    /// Tasks that wait for a slot: of the first stage that is not over and of those after it that have begun, because others cannot
+    /// Tasks that wait for a slot: of the first stage that is not over and of those after it that run, because others cannot
     /// begin. `None` where the stages are not known.
     #[must_use]
     pub fn waiting(&self) -> Option<u32> {
         let Self::Known(StagesSeen { stages, .. }) = self else { return None };
         let running = |stage: &Stage| stage.hosts.values().map(|own| own.running).fold(0, u32::saturating_add);
         let open = stages.iter().filter(|stage| stage.done < stage.tasks).enumerate();
-        let begun = open.filter(|(place, stage)| *place == 0 || stage.done > 0 || running(stage) > 0);
+        let begun = open.filter(|(place, stage)| *place == 0 || running(stage) > 0);
         let waiting = begun.map(|(_, stage)| stage.tasks.saturating_sub(stage.done).saturating_sub(running(stage)));
         Some(waiting.fold(0, u32::saturating_add))
     }
@@ -196,6 +196,7 @@ mod tests {
         // One that runs beside it, as for a join, could begin.
         assert_eq!(waiting(vec![stage(1, 0, 1), stage(50, 3, 7), stage(50, 0, 0)]), Some(40));
         assert_eq!(waiting(vec![stage(9, 7, 2), stage(50, 0, 0)]), Some(0), "the next stage cannot begin");
+        assert_eq!(waiting(vec![stage(9, 7, 2), stage(50, 3, 0)]), Some(0), "one that failed waits for lost output");
         assert_eq!((waiting(Vec::new()), Stages::NotTold.waiting()), (Some(0), None));
     }
 }

@@ -35,6 +35,8 @@ use managed::{Managed, Surge, bounds_of, movable};
 /// How long before a control interval ends its response times are asked for, in seconds. Chosen: longer than a source
 /// usually takes.
 const ASK_AHEAD_S: f64 = 2.0;
+/// Longest time for which a source is waited for, in seconds: so long into an interval its answer may be about the one before.
+const LATEST_ANSWER_S: f64 = 10.0;
 
 /// All applications.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -110,9 +112,11 @@ impl Applications {
             // A source may have no mean of seconds and one of the interval.
             return self.relieve(name, &response, hosts, settings, outputs);
         }
-        // No requests since then: the mean of those before them is what this interval has, and no decision has used it.
+        // No requests since then: the mean of those before them is what this interval has, and no decision has used it. What came
+        // at its beginning may be a late answer about the one before.
         let is_mean = |(at, response): &(Timestamp, ResponseTime)| {
-            response.mean_ms().is_some() && next_control.seconds_since(*at) < settings.control_interval_s
+            response.mean_ms().is_some()
+                && next_control.seconds_since(*at) < settings.control_interval_s - LATEST_ANSWER_S
         };
         if response == ResponseTime::Idle && managed.status.response.as_ref().is_some_and(is_mean) {
             return;

@@ -24,11 +24,13 @@ use super::situation::{Following, JobState, LostOutput, NewNode, Node, Situation
 /// Time of a MB in a reduce task over that in a map task, before it is seen: the slope of g_s over that of f for TeraSort, the heavier of
 /// the paper's workloads (Tables II and III: 0.062 / 0.6; WordCount has 0.0073 / 0.4).
 pub const LATER_PER_MB: f64 = 0.1;
-/// Least time of a task, in seconds. Chosen: what starting one costs.
+/// Least time of a task that is not seen yet, in seconds. Chosen: what starting one costs.
 const LEAST_TASK_S: f64 = 0.05;
+/// Least time of one that is: engines count in milliseconds.
+const LEAST_SEEN_S: f64 = 0.001;
 /// Most turns in which the stages' times and the hosts' speeds are fitted, and the change of a stage's time, as part of it, that ends
-/// them. Chosen: another turn changes nothing that counts.
-const TURNS: (usize, f64) = (20, 1e-6);
+/// them. Chosen: stages that have few hosts in common take hundreds of turns, others some.
+const TURNS: (usize, f64) = (1_000, 1e-7);
 /// Seconds of tasks of a stage on a host that are no mistake of the engine.
 const BELIEVED_S: std::ops::Range<f64> = 1e-9..1e12;
 /// Ended tasks that what a host's CPU promises counts for. Chosen.
@@ -269,62 +271,70 @@ struct Factors {
     hosts: BTreeMap<HostId, (f64, f64)>,
 }
 
+/// What a host ended of a stage.
+struct Ended {
+    stage: usize,
+    host: usize,
+    tasks: f64,
+    took_s: f64,
+}
+
 impl Factors {
     /// Fits one factor after the other to the sums of ended tasks ([`TURNS`]). Slowness is 1 in the mean of all tasks.
     fn fit(stages: &[Stage]) -> Self {
-        let mut factors = Self::default();
-        for (host, tasks, _) in stages.iter().flat_map(ended) {
-            factors.hosts.entry(host.clone()).or_insert((0.0, 1.0)).0 += tasks;
-        }
+        let usable = |own: &StageOnHost| own.ended > 0 && BELIEVED_S.contains(&own.task_s);
+        let all = || stages.iter().flat_map(|stage| stage.hosts.iter().map(move |(host, own)| (stage.id, host, own)));
+        let all = || all().filter(|(_, _, own)| usable(own));
+        let ids: BTreeSet<u32> = all().map(|(stage, ..)| stage).collect();
+        let names: BTreeSet<&HostId> = all().map(|(_, host, _)| host).collect();
+        let place: BTreeMap<&HostId, usize> = names.iter().enumerate().map(|(place, name)| (*name, place)).collect();
+        let ended: Vec<Ended> = all()
+            .map(|(stage, host, own)| Ended {
+                stage: ids.range(..stage).count(),
+                host: place[host],
+                tasks: f64::from(own.ended),
+                took_s: own.task_s,
+            })
+            .collect();
+        let (mut stage_s, mut slowness) = (vec![0.0; ids.len()], vec![1.0; names.len()]);
         for _ in 0..TURNS.0 {
-            if factors.turn(stages) < TURNS.1 {
+            let before = stage_s.clone();
+            turn(&ended, &mut stage_s, &mut slowness);
+            let change = |(now, before): (&f64, &f64)| (now - before).abs() / now;
+            if stage_s.iter().zip(&before).map(change).fold(0.0, f64::max) < TURNS.1 {
                 break;
             }
         }
-        factors
-    }
-
-    /// Fits each once more, and says by how much a stage's time changed at most, as part of it.
-    fn turn(&mut self, stages: &[Stage]) -> f64 {
-        let before = self.stage_s.clone();
-        let mut by_host: BTreeMap<&HostId, (f64, f64)> = BTreeMap::new();
-        for stage in stages.iter().filter(|stage| ended(stage).next().is_some()) {
-            let took_s: f64 = ended(stage).map(|(_, _, time_s)| time_s).sum();
-            let expected: f64 = ended(stage).map(|(host, tasks, _)| tasks * self.slowness(host)).sum();
-            let stage_s = took_s / expected;
-            self.stage_s.insert(stage.id, stage_s);
-            for (host, tasks, time_s) in ended(stage) {
-                let (took_s, expected_s) = by_host.entry(host).or_default();
-                *took_s += time_s;
-                *expected_s += tasks * stage_s;
-            }
-        }
-        for (host, (took_s, expected_s)) in by_host {
-            if let Some((_, slowness)) = self.hosts.get_mut(host) {
-                *slowness = (took_s / expected_s).clamp(SLOWNESS.0, SLOWNESS.1);
-            }
-        }
-        let sum =
-            self.hosts.values().fold((0.0, 0.0), |sum, (tasks, slowness)| (sum.0 + tasks, sum.1 + tasks * slowness));
-        let mean = if sum.0 > 0.0 { sum.1 / sum.0 } else { 1.0 };
-        self.hosts.values_mut().for_each(|(_, slowness)| *slowness /= mean);
-        let mut change = 0.0_f64;
-        for (stage, stage_s) in &mut self.stage_s {
-            *stage_s *= mean;
-            change = change.max(before.get(stage).map_or(f64::INFINITY, |before| (*stage_s / before - 1.0).abs()));
-        }
-        change
-    }
-
-    fn slowness(&self, host: &HostId) -> f64 {
-        self.hosts.get(host).map_or(1.0, |(_, slowness)| *slowness)
+        let mut tasks = vec![0.0; names.len()];
+        ended.iter().for_each(|own| tasks[own.host] += own.tasks);
+        let hosts = names.into_iter().cloned().zip(tasks.into_iter().zip(slowness)).collect();
+        Self { stage_s: ids.into_iter().zip(stage_s).collect(), hosts }
     }
 }
 
-/// Hosts that have ended tasks of a stage: how many, and the seconds that they took.
-fn ended(stage: &Stage) -> impl Iterator<Item = (&HostId, f64, f64)> {
-    let usable = stage.hosts.iter().filter(|(_, own)| own.ended > 0 && BELIEVED_S.contains(&own.task_s));
-    usable.map(|(host, own)| (host, f64::from(own.ended), own.task_s))
+/// Fits the stages' times to the hosts' slowness, and then that to them.
+fn turn(ended: &[Ended], stage_s: &mut [f64], slowness: &mut [f64]) {
+    let mut sums = vec![(0.0, 0.0); stage_s.len()];
+    for own in ended {
+        sums[own.stage].0 += own.took_s;
+        sums[own.stage].1 += own.tasks * slowness[own.host];
+    }
+    for (stage_s, (took_s, expected)) in stage_s.iter_mut().zip(sums) {
+        *stage_s = took_s / expected;
+    }
+    let (mut sums, mut tasks) = (vec![(0.0, 0.0); slowness.len()], vec![0.0; slowness.len()]);
+    for own in ended {
+        sums[own.host].0 += own.took_s;
+        sums[own.host].1 += own.tasks * stage_s[own.stage];
+        tasks[own.host] += own.tasks;
+    }
+    for (slowness, (took_s, expected_s)) in slowness.iter_mut().zip(sums) {
+        *slowness = (took_s / expected_s).clamp(SLOWNESS.0, SLOWNESS.1);
+    }
+    let all: f64 = tasks.iter().sum();
+    let mean = tasks.iter().zip(&*slowness).map(|(tasks, slowness)| tasks * slowness).sum::<f64>() / all;
+    slowness.iter_mut().for_each(|slowness| *slowness /= mean);
+    stage_s.iter_mut().for_each(|stage_s| *stage_s *= mean);
 }
 
 /// The time of a task of each stage on a host like the mean.
@@ -332,6 +342,7 @@ fn means(seen: Seen<'_>, parts: &Parts<'_>, factors: &Factors) -> Result<BTreeMa
     let mut means = BTreeMap::new();
     let mut before: Option<&Stage> = None;
     for stage in &seen.stages.stages {
+        let least_s = if factors.stage_s.contains_key(&stage.id) { LEAST_SEEN_S } else { LEAST_TASK_S };
         let mean_s = match (factors.stage_s.get(&stage.id), before) {
             (Some(stage_s), _) => *stage_s,
             (None, Some(before)) if parts.maps.iter().all(|own| own.id != stage.id) => {
@@ -343,7 +354,7 @@ fn means(seen: Seen<'_>, parts: &Parts<'_>, factors: &Factors) -> Result<BTreeMa
                 mean_s.filter(|mean_s| mean_s.is_finite() && *mean_s > 0.0).ok_or(Unknown::NoTask(stage.id))?
             }
         };
-        means.insert(stage.id, mean_s.max(LEAST_TASK_S));
+        means.insert(stage.id, mean_s.max(least_s));
         before = Some(stage);
     }
     Ok(means)

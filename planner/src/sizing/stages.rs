@@ -3,8 +3,8 @@
 //!
 //! The more cautious one counts where they differ by much: where by the stages the job would take longer than by its rate by more
 //! than [`MUCH`], and be late, the fewest volunteers are taken with which it is not. They are never fewer than the rate takes.
-//! A host that has a task is given back only where both models keep [`MUCH`] in reserve: one that is taken again soon has lost its
-//! output. Only a deadline is decided so; with other goals the model only says when all would be done.
+//! A host that has a task is given back only where both models keep [`MUCH`] in reserve: one that is taken again soon is to be set up
+//! anew, and may have lost its output. Only a deadline is decided so; with other goals the model only says when all would be done.
 
 use std::collections::BTreeSet;
 
@@ -183,14 +183,16 @@ fn weighed(sizing: &Sizing<'_>, choice: Choice, sizes: Vec<StageSize>) -> Choice
 }
 
 /// The fewest volunteers that are kept, where the rate gives back some that have tasks: with fewer, one of the models would have
-/// less than [`MUCH`] in reserve. `None` where the rate gives none back, or both have that with what it keeps.
+/// less than [`MUCH`] in reserve. `None` where the rate gives none back, both have that with what it keeps, or the deadline is out of
+/// reach by the rate, or the hosts bring nothing.
 fn kept_in_reserve(sizing: &Sizing<'_>, choice: &Choice, sizes: &[StageSize], plan_s: f64) -> Option<StageSize> {
+    let at_rate = sizes.iter().find(|own| own.size == choice.size).filter(|_| choice.chosen.meets_goal)?;
     let has_reserve = |completion_s: f64| completion_s * (1.0 + MUCH) <= plan_s;
     let by_rate_has = |size| sizing.assess(size).is_some_and(|own| has_reserve(own.completion_s));
     let most = sizing.current.min(sizing.useful);
     let mut given_back = sizes.iter().filter(|own| (choice.size..=most).contains(&own.size));
     let kept = given_back.find(|own| own.size == most || has_reserve(own.completion_s) && by_rate_has(own.size));
-    kept.copied().filter(|own| own.size > choice.size)
+    kept.copied().filter(|own| own.size > choice.size && own.completion_s < at_rate.completion_s)
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ const HAND_OVER: [&str; 3] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Attempt {
     pub(super) is_complete: bool,
+    pub(super) is_failed: bool,
     pub(super) tasks: u32,
     /// Runs that ended well.
     pub(super) runs: u32,
@@ -57,14 +58,7 @@ pub(super) struct OnExecutor {
 
 /// The attempts of one stage.
 pub(super) fn parse_attempts(document: &Document) -> Result<Vec<Attempt>, SparkError> {
-    let mut attempts = Vec::new();
-    for attempt in document.root().items(MOST)? {
-        // Its output was there before.
-        if attempt.get("status").text()? != "SKIPPED" {
-            attempts.push(parse_attempt(&attempt)?);
-        }
-    }
-    Ok(attempts)
+    document.root().items(MOST)?.map(|attempt| parse_attempt(&attempt)).collect()
 }
 
 fn parse_attempt(attempt: &Field<'_>) -> Result<Attempt, SparkError> {
@@ -82,8 +76,10 @@ fn parse_attempt(attempt: &Field<'_>) -> Result<Attempt, SparkError> {
         })
     };
     let executors = attempt.get("executorSummary").entries(MOST)?.map(parse).collect::<Result<_, _>>()?;
+    let status = attempt.get("status").text()?;
     Ok(Attempt {
-        is_complete: attempt.get("status").text()? == "COMPLETE",
+        is_complete: status == "COMPLETE",
+        is_failed: status == "FAILED",
         tasks: attempt.get("numTasks").counter()?,
         runs: attempt.get("numCompleteTasks").counter()?,
         input_bytes: attempt.get("inputBytes").counter()?,
@@ -133,8 +129,20 @@ pub(super) struct StageBook {
 struct Seen {
     attempts: Vec<Attempt>,
     asked: Instant,
-    /// It was over when it was asked for.
-    is_over: bool,
+    /// It neither ran nor waited when it was asked for.
+    is_unlisted: bool,
+}
+
+impl Seen {
+    /// It was tried, and was not over.
+    fn is_open(&self) -> bool {
+        self.attempts.last().is_some_and(|last| !last.is_complete)
+    }
+
+    /// Its last attempt failed, and no other had begun.
+    fn has_failed(&self) -> bool {
+        self.is_unlisted && self.attempts.last().is_some_and(|last| last.is_failed)
+    }
 }
 
 impl StageBook {
@@ -143,17 +151,24 @@ impl StageBook {
         let own = of_running_jobs(jobs);
         self.seen.retain(|id, _| own.contains(id));
         let listed: BTreeMap<u32, bool> = stages.iter().map(|stage| (stage.id, stage.running)).collect();
-        let is_due = |id: &u32, is_over: bool| {
-            self.seen.get(id).is_none_or(|seen| seen.is_over != is_over || !is_over && now >= seen.asked + PERIOD)
+        let is_due = |id: &u32, is_unlisted: bool| {
+            self.seen.get(id).is_none_or(|seen| {
+                let may_change = !is_unlisted || seen.is_open();
+                seen.is_unlisted != is_unlisted || may_change && now >= seen.asked + PERIOD
+            })
         };
-        let unlisted = own.iter().rev().filter(|id| !listed.contains_key(id)).take(MOST_OVER);
+        let unlisted = || own.iter().rev().filter(|id| !listed.contains_key(id));
+        let is_open = |id: &&u32| self.seen.get(id).is_some_and(Seen::is_open);
+        // Those first that ran when they were asked for, or failed: what became of them?
+        let open = unlisted().filter(|id| is_open(id) && is_due(id, true));
         let running = listed.iter().filter(|(id, running)| **running && is_due(id, false)).map(|(id, _)| id);
-        running.chain(unlisted.filter(|id| is_due(id, true))).copied().take(MOST_ASKED).collect()
+        let over = unlisted().filter(|id| !is_open(id)).take(MOST_OVER).filter(|id| is_due(id, true));
+        open.chain(running).chain(over).copied().take(MOST_ASKED).collect()
     }
 
     /// Takes an answer about a stage; `listed` is whether it was among those that run or wait.
     pub(super) fn take(&mut self, id: u32, listed: bool, attempts: Vec<Attempt>, now: Instant) {
-        self.seen.insert(id, Seen { attempts, asked: now, is_over: !listed });
+        self.seen.insert(id, Seen { attempts, asked: now, is_unlisted: !listed });
     }
 
     /// Whether all that was asked for in a poll was answered.
@@ -183,15 +198,16 @@ impl StageBook {
         let listed: BTreeMap<u32, &StageRow> = listed.into_iter().map(|((id, _), row)| (id, row)).collect();
         let (mut all, mut over) = (Vec::new(), Vec::new());
         for id in of_running_jobs(jobs) {
-            let attempts = self.seen.get(&id).map_or(&[][..], |seen| &seen.attempts);
+            let seen = self.seen.get(&id);
+            let attempts = seen.map_or(&[][..], |seen| &seen.attempts);
             let most = attempts.iter().map(|attempt| attempt.tasks).max();
             let Some(row) = listed.get(&id) else {
                 let tasks = most.unwrap_or(0);
-                match attempts.last() {
-                    Some(last) if last.is_complete => over.push(whole(id, tasks, tasks, attempts, &hosts, running)),
-                    // It failed, and is tried again for the rest once its input is there.
-                    Some(_) => all.push(whole(id, tasks, kept(attempts, &hosts).min(tasks), attempts, &hosts, running)),
-                    None => {}
+                if attempts.last().is_some_and(|last| last.is_complete) {
+                    over.push(whole(id, tasks, tasks, attempts, &hosts, running));
+                } else if seen.is_some_and(Seen::has_failed) {
+                    // It is tried again for the rest once its input is there.
+                    all.push(whole(id, tasks, kept(attempts, &hosts).min(tasks), attempts, &hosts, running));
                 }
                 continue;
             };
@@ -236,6 +252,10 @@ fn whole(
     let mut hosts: BTreeMap<String, StageOnHost> = BTreeMap::new();
     for own in attempts.iter().flat_map(|attempt| &attempt.executors) {
         let Some(executor) = executors.get(own.id.as_str()) else { continue };
+        // Of one that ended nothing well, what it was cut off in is all there is.
+        if !executor.active && own.succeeded == 0 {
+            continue;
+        }
         let host = hosts.entry(executor.host.clone()).or_default();
         // What an executor that is gone did is with another, or lost. How long it took tells how slow its host is.
         host.done = host.done.saturating_add(if executor.active { own.succeeded } else { 0 });

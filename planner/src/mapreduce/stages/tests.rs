@@ -85,10 +85,28 @@ fn a_stage_s_time_and_a_host_s_speed_are_told_apart() {
     // 40 tasks are left, of which one is half done: 3 s each, whatever the mean host is.
     near(rest(&told, &[]).total_s(), 39.5 * 3.0);
     let factors = Factors::fit(&now.stages);
+    let [d, gone] = ["d", "gone"].map(|name| factors.hosts[&id(name)].1);
     // Three times as fast as the other; 60 tasks on it and 40 on that one.
-    near(factors.slowness(&id("gone")) / factors.slowness(&id("d")), 3.0);
-    near(0.6 * factors.slowness(&id("d")) + 0.4 * factors.slowness(&id("gone")), 1.0);
-    near(factors.stage_s[&1] * factors.slowness(&id("d")), 3.0);
+    near(gone / d, 3.0);
+    near(0.6 * d + 0.4 * gone, 1.0);
+    near(factors.stage_s[&1] * d, 3.0);
+}
+
+/// The stages have one task of a host in common, by which the hosts of the first are known to be three times as slow.
+#[test]
+fn stages_with_few_hosts_in_common_are_told_apart_too() {
+    let first = stage(0, 101, &[("slow", on(100, 6.0, 0)), ("fast", on(1, 2.0, 0))]);
+    let second = stage(1, 200, &[("fast", on(100, 3.0, 1))]);
+    let factors = Factors::fit(&[first, second]);
+    let [slow, fast] = ["slow", "fast"].map(|name| factors.hosts[&id(name)].1);
+    assert!((slow / fast - 3.0).abs() < 0.01, "{slow} and {fast}");
+    assert!((factors.stage_s[&0] * fast - 2.0).abs() < 0.01, "{factors:?}");
+}
+
+#[test]
+fn tasks_of_milliseconds_that_were_seen_take_no_longer() {
+    let told = told(&seen(vec![stage(0, 1_000, &[("d", on(500, 0.01, 1))])], None), &two()[..1]).unwrap();
+    near(rest(&told, &[]).total_s(), 499.5 * 0.01);
 }
 
 #[test]

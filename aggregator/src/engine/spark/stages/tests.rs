@@ -53,7 +53,7 @@ fn attempt(is_complete: bool, tasks: u32, bytes: [u64; 3], done: &[(&str, u32)])
     let [input_bytes, read_bytes, written_bytes] = bytes;
     let runs = done.iter().map(|(_, done)| done).sum();
     let executors = done.iter().map(own).collect();
-    Attempt { is_complete, tasks, runs, input_bytes, read_bytes, written_bytes, executors }
+    Attempt { is_complete, is_failed: false, tasks, runs, input_bytes, read_bytes, written_bytes, executors }
 }
 
 #[test]
@@ -159,18 +159,21 @@ fn a_stage_that_failed_for_its_input_is_not_over() {
     // The first is made again for the executor that is gone; the second is in no list.
     let executors = [executor("0", "a", true), executor("1", "b", false)];
     let rows = [row(0, 1, 6, 0, true)];
-    assert_eq!(book.due(&jobs, &rows, now), [0, 1], "both are asked for, though the second is the later one");
-    book.take(1, false, vec![attempt(false, 12, [0, 40, 0], &[("0", 2), ("1", 4)])], now);
+    assert_eq!(book.due(&jobs, &rows, now), [1, 0], "both are asked for, though the second is the later one");
+    let failed = |written| Attempt { is_failed: true, ..attempt(false, 12, [0, 40, written], &[("0", 2), ("1", 4)]) };
     let of = |book: &StageBook, rows: &[StageRow]| -> Vec<(u32, u32, u32)> {
         let seen = book.stages(&jobs, rows, &executors, &[]).unwrap();
         seen.stages.iter().map(|(stage, _)| (stage.id, stage.tasks, stage.done)).collect()
     };
+    assert_eq!(of(&book, &rows), [(0, 16, 10)], "what became of it is not known yet");
+    book.take(1, false, vec![failed(0)], now);
     assert_eq!(of(&book, &rows), [(0, 16, 10), (1, 12, 6)], "the driver has six results");
     // Of a stage with output, what an executor that is gone made is to be made again.
-    book.take(1, false, vec![attempt(false, 12, [0, 40, 20], &[("0", 2), ("1", 4)])], now);
+    book.take(1, false, vec![failed(20)], now);
     assert_eq!(of(&book, &rows), [(0, 16, 10), (1, 12, 2)]);
-    // Not asked for again until it runs.
-    assert!(book.due(&jobs, &rows[..0], now + 9 * PERIOD).is_empty());
+    // It may be tried again and over before it is listed.
+    assert!(book.due(&jobs, &rows[..0], now + PERIOD / 2).is_empty());
+    assert_eq!(book.due(&jobs, &rows[..0], now + PERIOD), [1]);
     let again = [row(1, 1, 10, 0, true)];
     book.take(0, false, vec![attempt(true, 16, [160, 0, 80], &[("0", 16)])], now);
     assert_eq!(book.due(&jobs, &again, now), [1]);

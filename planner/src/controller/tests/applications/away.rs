@@ -126,9 +126,9 @@ fn a_mean_that_is_told_early_is_the_intervals_though_nothing_is_asked_later() {
     // Before the first decision.
     let mut services = Services::new(&[("shop", 5.0)], 200.0);
     services.answer = Some(ResponseTime::Idle);
-    services.seconds(5);
+    services.seconds(12);
     services.send(Input::Responded { application: name("shop"), response: early.clone() });
-    services.seconds(28);
+    services.seconds(21);
     let first = decision(&services);
     assert_eq!((first.number, &first.response, first.error.is_some()), (1, &early, true), "{}", first.reason);
     // By an early question.
