@@ -21,3 +21,4 @@ mod service;
 mod sharing;
 mod slots;
 mod slurm;
+mod stages;
