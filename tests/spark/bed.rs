@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gleaner_test_support::bench::{self, Running, text, until};
-use gleaner_test_support::pace::{Pace, STEADY};
+use gleaner_test_support::pace::Pace;
 use gleaner_test_support::pair::{HOST, Pair};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -21,8 +21,6 @@ use crate::foreseen::{Foreseen, Off};
 /// CPU time of a million hashes, while all CPUs hash, on a machine on which the jobs' times are as they stand in the tests. Every
 /// time of a job is longer on a slower one, where all the rest of Spark takes longer too.
 const MILLION_S: f64 = 0.7;
-/// Most of the machine's time that other virtual machines may have had where it counts as steady. Chosen.
-const STOLEN: f64 = 0.05;
 /// From a worker's start until it works.
 const SET_UP_S: f64 = 15.0;
 /// CPU of the dedicated worker: a small host of its own.
@@ -383,15 +381,12 @@ impl Watch<'_> {
         let of = |line: &str| serde_json::from_str::<Value>(line).ok();
         let events: Vec<Value> = self.pair.events().lines().filter_map(of).collect();
         let met = events.iter().any(|event| event["job"] == self.name && event["deadline_met"] == true);
-        let slower = self.pace.median_ms() / self.bed.spark.little_ms;
-        let stolen =
-            stolen_ticks().zip(self.ticks).map_or(0.0, |(now, then)| (now.0 - then.0) / (now.1 - then.1).max(1.0));
-        eprintln!(
-            "the machine was {slower:.2} times as slow as when the work was cut to it; {:.1} % of it was others'",
-            stolen * 100.0
-        );
+        // What other virtual machines had of it, nobody here could use.
+        let stolen = stolen_ticks().zip(self.ticks).map_or(0.0, |(now, then)| (now.0 - then.0) / (now.1 - then.1).max(1.0));
+        let slower = self.pace.median_ms() / self.bed.spark.little_ms / (1.0 - stolen).max(0.01);
+        eprintln!("the machine was {slower:.2} times as slow as when the work was cut to it");
         until("no volunteer is left", || VOLUNTEERS.iter().all(|host| processes(self.pair, host).is_empty()));
-        Ended { sizes, off, met, is_steady: slower <= STEADY && stolen <= STOLEN }
+        Ended { sizes, off, met, slower }
     }
 
     /// Tasks a host has finished.
@@ -477,8 +472,8 @@ pub(crate) struct Ended {
     pub(crate) off: Off,
     /// The deadline was met.
     pub(crate) met: bool,
-    /// The machine was about as fast as when the job was cut to it.
-    pub(crate) is_steady: bool,
+    /// So many times as slow was the machine as when the job was cut to it.
+    pub(crate) slower: f64,
 }
 
 /// A user of both CPUs who comes back for some seconds.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_test_support::bench::{self, until};
 use serde_json::Value;
+use gleaner_test_support::pace::STEADY;
 
 use bed::{Bed, Ended, VOLUNTEERS, burst};
 use foreseen::Foreseen;
@@ -69,9 +70,9 @@ fn bed(test: &str) -> Option<Bed> {
 }
 
 /// A machine that changed its pace is another one than the job was cut to: what depends on that is not judged.
-fn not_judged(what: &str) {
+fn not_judged(what: &str, slower: f64) {
     // Past the harness, which would swallow it.
-    gleaner_test_support::skipped!("{what}: this machine was several times slower meanwhile");
+    gleaner_test_support::skipped!("{what}: this machine was {slower:.2} times slower meanwhile");
 }
 
 #[test]
@@ -117,11 +118,11 @@ fn a_real_spark_job_is_resized_to_its_deadline_and_the_foreground_is_protected()
     // From here on nobody disturbs it, and its end can be foreseen.
     watch.foreseen.replace(Foreseen::default());
 
-    let Ended { sizes, off, met, is_steady } = watch.ends();
+    let Ended { sizes, off, met, slower } = watch.ends();
     let up = sizes.windows(2).any(|pair| pair[0] < pair[1]) || sizes[0] > 0;
     let down = sizes.windows(2).any(|pair| pair[0] > pair[1]);
-    if !is_steady && !(met && up && down) {
-        not_judged("the deadline of a real Spark job and the sizes on the way to it");
+    if slower > STEADY && !(met && up && down) {
+        not_judged("the deadline of a real Spark job and the sizes on the way to it", slower);
     } else {
         assert!(met, "{}", bed.pair.events());
         assert!(up, "up: {sizes:?}");
@@ -173,9 +174,9 @@ fn a_real_sort_that_loses_output_in_its_shuffle_is_foreseen() {
     });
     // From here on nobody disturbs it, and its end can be foreseen.
     watch.foreseen.replace(Foreseen::default());
-    let Ended { off, met, is_steady, .. } = watch.ends();
-    if !is_steady && !(met && off.by_stages <= FORESEEN) {
-        not_judged("the deadline of a real sort that lost output, and how far it was foreseen");
+    let Ended { off, met, slower, .. } = watch.ends();
+    if slower > STEADY && !(met && off.by_stages <= FORESEEN) {
+        not_judged("the deadline of a real sort that lost output, and how far it was foreseen", slower);
     } else {
         assert!(met, "{}", bed.pair.events());
         assert!(off.by_stages <= FORESEEN, "{off}");
