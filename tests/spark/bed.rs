@@ -382,7 +382,8 @@ impl Watch<'_> {
         let events: Vec<Value> = self.pair.events().lines().filter_map(of).collect();
         let met = events.iter().any(|event| event["job"] == self.name && event["deadline_met"] == true);
         // What other virtual machines had of it, nobody here could use.
-        let stolen = stolen_ticks().zip(self.ticks).map_or(0.0, |(now, then)| (now.0 - then.0) / (now.1 - then.1).max(1.0));
+        let stolen =
+            stolen_ticks().zip(self.ticks).map_or(0.0, |(now, then)| (now.0 - then.0) / (now.1 - then.1).max(1.0));
         let slower = self.pace.median_ms() / self.bed.spark.little_ms / (1.0 - stolen).max(0.01);
         eprintln!("the machine was {slower:.2} times as slow as when the work was cut to it");
         until("no volunteer is left", || VOLUNTEERS.iter().all(|host| processes(self.pair, host).is_empty()));

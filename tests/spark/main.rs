@@ -13,8 +13,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gleaner_test_support::bench::{self, until};
-use serde_json::Value;
 use gleaner_test_support::pace::STEADY;
+use serde_json::Value;
 
 use bed::{Bed, Ended, VOLUNTEERS, burst};
 use foreseen::Foreseen;

@@ -112,6 +112,8 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
     ];
     const PROGRAMS: [(&str, &[&str], &[&str]); 12] = [
         ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
+        // What others do to the machine changes most of all: early enough for a second try.
+        ("spark", &["--test", "spark"], &[]),
         // Their tasks sleep, so they may run at the same time.
         (
             "sharing, slots and slurm",
@@ -123,7 +125,6 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         // Bad days run by their names.
         ("postgres", &["--test", "postgres"], &["two_databases"]),
         ("queue", &["--test", "queue"], &[]),
-        ("spark", &["--test", "spark"], &[]),
         ("lab", &["--test", "lab"], &[]),
         ("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST),
         ("the agent's tests on a version 2 host", &["--lib"], &["version_2"]),
