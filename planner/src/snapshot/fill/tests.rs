@@ -248,7 +248,6 @@ fn predictive_filling_empties_nodes() {
 }
 
 #[test]
-#[test]
 fn what_another_policy_holds_is_given_back() {
     let held = || {
         let mut asked = question();

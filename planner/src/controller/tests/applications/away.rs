@@ -133,7 +133,7 @@ fn a_mean_that_is_told_early_is_the_intervals_though_nothing_is_asked_later() {
     assert_eq!((first.number, &first.response, first.error.is_some()), (1, &early, true), "{}", first.reason);
     // By an early question.
     let mut services = Services::new(&[("shop", 100.0)], 200.0);
-    services.seconds(30 * 20 + 3);
+    services.seconds(30 * 20 + 15);
     let (number, asked) = (decision(&services).number, services.asked);
     services.needs.insert("shop", 400.0);
     services.answer = Some(early.clone());
@@ -141,7 +141,7 @@ fn a_mean_that_is_told_early_is_the_intervals_though_nothing_is_asked_later() {
     assert!(services.asked > asked && relieved(&services) == 0, "{:?}", services.limits);
     services.needs.insert("shop", 5.0);
     services.answer = Some(ResponseTime::Idle);
-    services.seconds(24);
+    services.seconds(12);
     let next = decision(&services);
     assert_eq!((next.number, &next.response, next.error.is_some()), (number + 1, &early, true), "{}", next.reason);
     // Nothing was told in the interval after it.
