@@ -80,7 +80,7 @@ impl Gaps {
 
     /// Reads the leases anew. What was known holds where they cannot be read; then the reason is given.
     pub(super) async fn read(&mut self, tools: &Tools, nodes: &Nodes<'_>, now_s: f64) -> Option<String> {
-        let read = leases::read(&self.source, tools, nodes, &mut self.reading);
+        let read = leases::read(&self.source, tools, nodes, &mut self.reading, now_s);
         let read = tokio::time::timeout(READ_LIMIT, read).await;
         match read.unwrap_or(Err(LeasesUnknown::Late { limit_s: READ_LIMIT.as_secs() })) {
             Ok(LeasesRead { mut leases, leasable }) => {

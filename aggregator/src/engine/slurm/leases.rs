@@ -143,7 +143,7 @@ impl Reading {
 }
 
 /// Reads the leases. `reading` is what an earlier call began that was given up: it is waited for instead of beginning another,
-/// unless it has ended meanwhile and what it says is old.
+/// unless it has ended meanwhile and what it says is old. `now_s` is in seconds since 1970.
 ///
 /// # Errors
 /// [`LeasesUnknown`].
@@ -152,6 +152,7 @@ pub(super) async fn read(
     tools: &Tools,
     nodes: &Nodes<'_>,
     reading: &mut Option<Reading>,
+    now_s: f64,
 ) -> Result<LeasesRead, LeasesUnknown> {
     if reading.as_ref().is_some_and(|own| own.leases.is_finished() && own.begun.elapsed() >= OLD) {
         *reading = None;
@@ -180,7 +181,7 @@ pub(super) async fn read(
         Source::Blazar(blazar) => reading.get_or_insert_with(|| {
             let own = blazar.clone();
             Reading::begin(move || {
-                let BlazarLeases { leases, leasable } = own.read()?;
+                let BlazarLeases { leases, leasable } = own.read(now_s)?;
                 Ok(LeasesRead { leases, leasable })
             })
         }),
@@ -352,6 +353,9 @@ mod tests {
         assert!(of_slurm("what?", &cpus()).unwrap_err().to_string().contains("line 1: does not begin with"));
     }
 
+    /// When the tests' leases of files are read.
+    const NOW_S: f64 = 50.0;
+
     async fn of(text: &str, name: &str) -> Result<Vec<NodeLease>, String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(name);
@@ -359,7 +363,7 @@ mod tests {
         let names: BTreeMap<HostId, String> = [(HostId::new("h1").unwrap(), "node-1".to_owned())].into();
         let tools = Tools::new("/nowhere".into(), None);
         let nodes = Nodes { names: &names, cpus: BTreeMap::new() };
-        let read = read(&Source::File(file), &tools, &nodes, &mut None).await;
+        let read = read(&Source::File(file), &tools, &nodes, &mut None, NOW_S).await;
         read.map(|read| read.leases).map_err(|error| gleaner_types::error::chain(&error))
     }
 
@@ -399,12 +403,12 @@ mod tests {
         let nodes = Nodes { names: &names, cpus: BTreeMap::new() };
         let source = Source::File(file.clone());
         for _ in 0..3 {
-            let read = read(&source, &tools, &nodes, &mut reading);
+            let read = read(&source, &tools, &nodes, &mut reading, NOW_S);
             assert!(tokio::time::timeout(Duration::from_millis(50), read).await.is_err());
         }
         let write =
             tokio::task::spawn_blocking(move || std::fs::write(file, "lease,start_s,end_s,hosts\na,100,200,h1\n"));
-        assert_eq!(read(&source, &tools, &nodes, &mut reading).await.unwrap().leases[0].lease.as_str(), "a");
+        assert_eq!(read(&source, &tools, &nodes, &mut reading, NOW_S).await.unwrap().leases[0].lease.as_str(), "a");
         write.await.unwrap().unwrap();
         assert!(reading.is_none(), "the next call reads anew");
     }

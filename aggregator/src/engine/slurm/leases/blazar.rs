@@ -2,7 +2,8 @@
 //! nodes, or why they are not known. Called by [`super`].
 //!
 //! A lease does not say which hosts it has: the allocations do, by the lease's identifier. So three lists are asked for, the leases last: one
-//! that an allocation names and the list has not makes all of them unknown, until the next look.
+//! that an allocation names and the list has not makes all of them unknown, until the next look. So does one that must have hosts and
+//! has too few in the allocations: a list that is cut short is valid JSON as well, and the lease's hosts would count as free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,12 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Longest token and address, in bytes.
 const LONGEST_TOKEN: usize = 16 << 10;
 const LONGEST_URL: usize = 2_048;
+/// Statuses in which a lease has the hosts that it reserves. While Blazar makes, changes or ends one, and where it failed, it may have none.
+const WITH_HOSTS: [&str; 3] = ["PENDING", "STARTING", "ACTIVE"];
+/// The type of reservations of whole hosts.
+const WHOLE_HOST: &str = "physical:host";
+/// A lease that ends so soon may be over by Blazar's clock, and then has no hosts in the allocations. Chosen: an answer takes no longer.
+const ENDS_SOON_S: f64 = 10.0;
 /// How Blazar writes a time, always in UTC: its answers with a `T` and parts of seconds, its documentation with a blank and without seconds.
 const TIMES: [&[BorrowedFormatItem<'_>]; 3] = [
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond]"),
@@ -109,6 +116,25 @@ pub(crate) enum BlazarError {
         /// The field, its value and the rule.
         what: String,
     },
+    /// A reservation has fewer hosts than it must have.
+    #[error(
+        "Blazar's answer to {ALLOCATIONS}: has {hosts} hosts for reservation {reservation:?} of lease {lease:?} \
+         ({id:?}), which is {status}; it must have {least} or more"
+    )]
+    TooFewHosts {
+        /// The lease's name.
+        lease: String,
+        /// Its identifier.
+        id: String,
+        /// Its status.
+        status: String,
+        /// The reservation's identifier.
+        reservation: String,
+        /// How many it has.
+        hosts: usize,
+        /// How many it must have.
+        least: usize,
+    },
 }
 
 /// What to do about a status.
@@ -167,7 +193,16 @@ struct Allocation {
 
 #[derive(Debug, Deserialize)]
 struct Reserved {
+    /// The reservation's.
+    id: Id,
     lease_id: String,
+}
+
+/// A host that a reservation has.
+#[derive(Debug)]
+struct Held {
+    reservation: String,
+    node: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -182,6 +217,47 @@ struct Lease {
     start_date: String,
     end_date: String,
     status: Option<String>,
+    #[serde(default)]
+    reservations: Vec<Reservation>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Reservation {
+    id: Id,
+    resource_type: Option<String>,
+    /// The fewest hosts it may have.
+    min: Option<Id>,
+    /// A host of it failed, and Blazar found no other.
+    missing_resources: Option<bool>,
+}
+
+impl Reservation {
+    /// The fewest hosts that it has for certain.
+    fn least(&self) -> usize {
+        if self.resource_type.as_deref() != Some(WHOLE_HOST) || self.missing_resources == Some(true) {
+            return 0;
+        }
+        self.min.as_ref().and_then(|min| min.text().parse().ok()).unwrap_or(1)
+    }
+}
+
+impl Lease {
+    /// Which of its reservations has too few hosts.
+    fn too_few(&self, held: &[Held]) -> Option<BlazarError> {
+        let status = self.status.as_deref().filter(|status| WITH_HOSTS.contains(status))?;
+        self.reservations.iter().find_map(|own| {
+            let (reservation, least) = (own.id.text(), own.least());
+            let hosts = held.iter().filter(|held| held.reservation == reservation).count();
+            (hosts < least).then(|| BlazarError::TooFewHosts {
+                lease: short(&self.name),
+                id: short(&self.id),
+                status: status.to_owned(),
+                reservation: short(&reservation),
+                hosts,
+                least,
+            })
+        })
+    }
 }
 
 impl Blazar {
@@ -212,11 +288,11 @@ impl Blazar {
         problems
     }
 
-    /// Asks for the leases. It waits for answers.
+    /// Asks for the leases. It waits for answers. `now_s` is in seconds since 1970.
     ///
     /// # Errors
     /// [`BlazarError`].
-    pub(super) fn read(&self) -> Result<BlazarLeases, BlazarError> {
+    pub(super) fn read(&self, now_s: f64) -> Result<BlazarLeases, BlazarError> {
         let token = self.token()?;
         let tls =
             self.ca.as_deref().map(|ca| http::TlsFiles { ca: Some(ca.to_owned()), client: None }.load()).transpose()?;
@@ -232,7 +308,7 @@ impl Blazar {
             }
         };
         // In this order: see above.
-        self.leases(&get(HOSTS)?, &get(ALLOCATIONS)?, &get(LEASES)?)
+        self.leases(&get(HOSTS)?, &get(ALLOCATIONS)?, &get(LEASES)?, now_s)
     }
 
     fn token(&self) -> Result<String, BlazarError> {
@@ -244,36 +320,17 @@ impl Blazar {
     }
 
     /// The leases in three answers, and the hosts of which there can be some.
-    fn leases(&self, hosts: &[u8], allocations: &[u8], leases: &[u8]) -> Result<BlazarLeases, BlazarError> {
-        let Hosts { hosts } = parsed(HOSTS, hosts)?;
-        let Allocations { allocations } = parsed(ALLOCATIONS, allocations)?;
+    fn leases(&self, hosts: &[u8], allocations: &[u8], leases: &[u8], now_s: f64) -> Result<BlazarLeases, BlazarError> {
+        let node_of = self.node_of(parsed(HOSTS, hosts)?)?;
+        let mut held_of = held_of(parsed(ALLOCATIONS, allocations)?, &node_of)?;
         let Leases { leases } = parsed(LEASES, leases)?;
-        let mut node_of: BTreeMap<String, String> = BTreeMap::new();
-        for (place, host) in hosts.into_iter().enumerate() {
-            let id = host.id.text();
-            let what = format!("hosts[{place}].id: {:?} is another host's too", short(&id));
-            let node = self.nodes.get(&host.hypervisor_hostname).cloned().unwrap_or(host.hypervisor_hostname);
-            if node_of.insert(id, node).is_some() {
-                return Err(BlazarError::Wrong { call: HOSTS, what });
-            }
-        }
-        let mut nodes_of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for (place, allocation) in allocations.into_iter().enumerate() {
-            let id = allocation.resource_id.text();
-            let Some(node) = node_of.get(&id) else {
-                let what = format!("allocations[{place}].resource_id: {:?} is no host of the list", short(&id));
-                return Err(BlazarError::Wrong { call: ALLOCATIONS, what });
-            };
-            for reserved in allocation.reservations {
-                nodes_of.entry(reserved.lease_id).or_default().insert(node.clone());
-            }
-        }
         let mut named: BTreeMap<&str, u32> = BTreeMap::new();
         leases.iter().for_each(|lease| *named.entry(lease.name.as_str()).or_default() += 1);
         let mut found = Vec::new();
         for (place, lease) in leases.iter().enumerate() {
-            let Some(nodes) = nodes_of.remove(&lease.id) else { continue };
-            if lease.status.as_deref() == Some("TERMINATED") {
+            let held = held_of.remove(&lease.id).unwrap_or_default();
+            let too_few = lease.too_few(&held);
+            if lease.status.as_deref() == Some("TERMINATED") || (held.is_empty() && too_few.is_none()) {
                 continue;
             }
             let wrong = |what: String| BlazarError::Wrong { call: LEASES, what: format!("leases[{place}].{what}") };
@@ -285,22 +342,60 @@ impl Blazar {
                 let (end, start) = (short(&lease.end_date), short(&lease.start_date));
                 return Err(wrong(format!("end_date: {end:?} is not after {start:?}")));
             }
+            if let Some(too_few) = too_few.filter(|_| end_s > now_s + ENDS_SOON_S) {
+                return Err(too_few);
+            }
+            if held.is_empty() {
+                continue;
+            }
             // Names need not be anything, or anybody's alone.
             let own = Some(&lease.name).filter(|name| named[name.as_str()] == 1);
-            let lease = own.and_then(|name| ReservationId::new(name.as_str()).ok()).map_or_else(
+            let name = own.and_then(|name| ReservationId::new(name.as_str()).ok()).map_or_else(
                 || ReservationId::new(lease.id.as_str()).map_err(|error| wrong(format!("id: {error}"))),
                 Ok,
             )?;
-            found.push(NodeLease { lease, nodes, start_s, end_s });
+            let nodes = held.into_iter().map(|held| held.node).collect();
+            found.push(NodeLease { lease: name, nodes, start_s, end_s });
         }
-        match nodes_of.keys().next() {
-            Some(lease) => {
-                let what = format!("lease_id: {:?} is no lease of the list", short(lease));
-                Err(BlazarError::Wrong { call: ALLOCATIONS, what })
+        if let Some(lease) = held_of.keys().next() {
+            let what = format!("lease_id: {:?} is no lease of the list", short(lease));
+            return Err(BlazarError::Wrong { call: ALLOCATIONS, what });
+        }
+        Ok(BlazarLeases { leases: found, leasable: node_of.into_values().collect() })
+    }
+
+    /// Nodes by the identifiers of hosts.
+    fn node_of(&self, Hosts { hosts }: Hosts) -> Result<BTreeMap<String, String>, BlazarError> {
+        let mut node_of: BTreeMap<String, String> = BTreeMap::new();
+        for (place, host) in hosts.into_iter().enumerate() {
+            let id = host.id.text();
+            let what = format!("hosts[{place}].id: {:?} is another host's too", short(&id));
+            let node = self.nodes.get(&host.hypervisor_hostname).cloned().unwrap_or(host.hypervisor_hostname);
+            if node_of.insert(id, node).is_some() {
+                return Err(BlazarError::Wrong { call: HOSTS, what });
             }
-            None => Ok(BlazarLeases { leases: found, leasable: node_of.into_values().collect() }),
+        }
+        Ok(node_of)
+    }
+}
+
+/// The hosts of leases, by their identifiers.
+fn held_of(
+    Allocations { allocations }: Allocations,
+    node_of: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, Vec<Held>>, BlazarError> {
+    let mut held_of: BTreeMap<String, Vec<Held>> = BTreeMap::new();
+    for (place, allocation) in allocations.into_iter().enumerate() {
+        let id = allocation.resource_id.text();
+        let Some(node) = node_of.get(&id) else {
+            let what = format!("allocations[{place}].resource_id: {:?} is no host of the list", short(&id));
+            return Err(BlazarError::Wrong { call: ALLOCATIONS, what });
+        };
+        for Reserved { id, lease_id } in allocation.reservations {
+            held_of.entry(lease_id).or_default().push(Held { reservation: id.text(), node: node.clone() });
         }
     }
+    Ok(held_of)
 }
 
 /// So much of a text as a message may have.
@@ -352,6 +447,9 @@ mod tests {
         {"id": "l3", "name": "over", "start_date": "2026-11-25T08:30:00", "end_date": "2026-11-25T09:30:00", "status": "TERMINATED"},
         {"id": "l4", "name": "twice", "start_date": "never", "end_date": "", "status": "ERROR"}]}"#;
 
+    /// When the tests' leases are read: an hour before `course` begins.
+    const NOW_S: f64 = 1_795_719_600.0;
+
     fn blazar() -> Blazar {
         Blazar {
             url: "http://127.0.0.1:1/v1".into(),
@@ -362,27 +460,28 @@ mod tests {
     }
 
     fn read(hosts: &str, allocations: &str, leases: &str) -> Result<Vec<NodeLease>, String> {
-        let read = blazar().leases(hosts.as_bytes(), allocations.as_bytes(), leases.as_bytes());
+        let read = blazar().leases(hosts.as_bytes(), allocations.as_bytes(), leases.as_bytes(), NOW_S);
         read.map(|read| read.leases).map_err(|error| gleaner_types::error::chain(&error))
     }
 
     #[test]
     fn leases_have_the_hosts_of_their_allocations() {
-        let leases = read(HOST_LIST, ALLOCATION_LIST, LEASE_LIST).unwrap();
+        let [hosts, allocations, leases] = [HOST_LIST, ALLOCATION_LIST, LEASE_LIST].map(str::as_bytes);
+        let read = blazar().leases(hosts, allocations, leases, NOW_S).unwrap();
+        let leases = read.leases;
         let shown: Vec<(&str, Vec<&str>, f64, f64)> = leases
             .iter()
             .map(|own| (own.lease.as_str(), own.nodes.iter().map(String::as_str).collect(), own.start_s, own.end_s))
             .collect();
-        let begin_s = 1_795_723_200.0;
+        let begin_s = NOW_S + 3_600.0;
         assert_eq!(
             shown,
             [
                 ("course", vec!["n1", "n2"], begin_s, begin_s + 7_200.5),
                 ("l2", vec!["n1"], begin_s + 45_000.0, begin_s + 48_600.0)
             ],
-            "what is over has no hosts, one without hosts is nobody's, and a name of two leases says nothing"
+            "what is over has no hosts, one that failed has none, and a name of two leases says nothing"
         );
-        let read = blazar().leases(HOST_LIST.as_bytes(), ALLOCATION_LIST.as_bytes(), LEASE_LIST.as_bytes()).unwrap();
         assert_eq!(read.leasable, ["n1", "n2", "n3"].map(str::to_owned).into(), "also those without a lease");
     }
 
@@ -424,6 +523,68 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_that_has_too_few_hosts_makes_all_unknown() {
+        let of_course = r#"{"id": "r1", "lease_id": "l1"}"#;
+        let short = ALLOCATION_LIST.replace(&format!("{of_course}, "), "");
+        let one = read(HOST_LIST, &short, LEASE_LIST).unwrap();
+        assert_eq!(one[0].nodes, ["n1".to_owned()].into(), "that is a host, and more need not be");
+        let with = |from: &str, to: &str| {
+            // The first host is left out, with all that it has.
+            let start = short.find(r#"{"resource_id": "2""#).unwrap();
+            let allocations = format!(r#"{{"allocations": [{}"#, &short[start..]);
+            assert!(LEASE_LIST.contains(from), "{from}");
+            read(HOST_LIST, &allocations, &LEASE_LIST.replace(from, to))
+        };
+        let (kind, pending) = (r#""resource_type": "physical:host""#, r#""status": "PENDING", "degraded""#);
+        let dates = r#""start_date": "2026-11-26T20:00:00.000000", "end_date": "2026-11-26T22:00:00.500000""#;
+        let why = "Blazar's answer to /os-hosts/allocations: has 0 hosts for reservation \"r1\" of lease \"course\" (\"l1\"), \
+                   which is PENDING; it must have 1 or more";
+        assert_eq!(with("", "").unwrap_err(), why);
+        for status in ["STARTING", "ACTIVE"] {
+            let said = with(pending, &pending.replace("PENDING", status)).unwrap_err();
+            assert!(said.contains(&format!("which is {status}")), "{said}");
+        }
+        for status in ["CREATING", "UPDATING", "TERMINATING", "DELETING", "TERMINATED", "ERROR"] {
+            assert_eq!(with(pending, &pending.replace("PENDING", status)), Ok(vec![]), "{status}");
+        }
+        for (from, to) in [
+            (kind, r#""resource_type": "virtual:floatingip""#.to_owned()),
+            (kind, format!(r#"{kind}, "missing_resources": true"#)),
+            (kind, format!(r#"{kind}, "min": 0"#)),
+            (dates, r#""start_date": "2026-11-26 18:00", "end_date": "2026-11-26T19:00:10""#.to_owned()),
+        ] {
+            assert_eq!(with(from, &to), Ok(vec![]), "{to}");
+        }
+        // Of several hosts some are missing.
+        let several = LEASE_LIST.replace(kind, &format!(r#"{kind}, "min": 2, "missing_resources": false"#));
+        assert!(read(HOST_LIST, ALLOCATION_LIST, &several).is_ok());
+        let said = read(HOST_LIST, &short, &several).unwrap_err();
+        assert!(said.contains("has 1 hosts for") && said.ends_with("it must have 2 or more"), "{said}");
+    }
+
+    /// What is cut off is valid JSON: only its length says that there was more.
+    #[test]
+    fn an_answer_that_is_cut_off_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let token_file = folder.path().join("token");
+        std::fs::write(&token_file, "token").unwrap();
+        for cut in 0..3 {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("http://{}/v1", listener.local_addr().unwrap());
+            let server = std::thread::spawn(move || {
+                for (place, body) in [HOST_LIST, ALLOCATION_LIST, LEASE_LIST].into_iter().enumerate().take(cut + 1) {
+                    let length = if place == cut { 2 * body.len() } else { body.len() };
+                    answer_of(&mut listener.accept().unwrap().0, 200, body, length);
+                }
+            });
+            let said = Blazar { url, token_file: token_file.clone(), ..blazar() }.read(NOW_S).unwrap_err();
+            let asked = [HOSTS, ALLOCATIONS, LEASES][cut];
+            assert!(matches!(said, BlazarError::Unreachable { call, .. } if call == asked), "{said:?}");
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
     fn options_are_checked_by_name() {
         assert_eq!(blazar().problems(), [] as [&str; 0]);
         let with = |change: fn(&mut Blazar)| {
@@ -442,9 +603,13 @@ mod tests {
 
     /// Takes a request and answers it; gives the request's head, nothing where there was none.
     fn answer(stream: &mut (impl Read + Write), status: u16, body: &str) -> String {
+        answer_of(stream, status, body, body.len())
+    }
+
+    /// Likewise, with a length that need not be the body's.
+    fn answer_of(stream: &mut (impl Read + Write), status: u16, body: &str, length: usize) -> String {
         let lines = BufReader::new(&mut *stream).lines().map_while(Result::ok);
         let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
-        let length = body.len();
         let answer = format!("HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
         _ = stream.write_all(answer.as_bytes());
         head.join("\n")
@@ -498,8 +663,8 @@ mod tests {
             ..blazar()
         };
         assert_eq!(asking(&good).problems(), [] as [&str; 0]);
-        assert!(matches!(asking(&bad).read(), Err(BlazarError::Unreachable { .. })));
-        assert_eq!(asking(&good).read().unwrap().leases.len(), 2);
+        assert!(matches!(asking(&bad).read(NOW_S), Err(BlazarError::Unreachable { .. })));
+        assert_eq!(asking(&good).read(NOW_S).unwrap().leases.len(), 2);
         server.join().unwrap();
     }
 
@@ -508,12 +673,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let token_file = folder.path().join("token");
         let asking = |url: String| Blazar { url, token_file: token_file.clone(), ..blazar() };
-        assert!(asking("http://127.0.0.1:1/v1".into()).read().unwrap_err().to_string().starts_with("failed to read"));
+        assert!(
+            asking("http://127.0.0.1:1/v1".into()).read(NOW_S).unwrap_err().to_string().starts_with("failed to read")
+        );
         std::fs::write(&token_file, "two\nlines\n").unwrap();
-        assert!(asking("http://127.0.0.1:1/v1".into()).read().unwrap_err().to_string().contains("holds no token"));
+        assert!(asking("http://127.0.0.1:1/v1".into()).read(NOW_S).unwrap_err().to_string().contains("holds no token"));
         std::fs::write(&token_file, "gAAAA-secret\n").unwrap();
         let (url, server) = serve(vec![(200, HOST_LIST), (200, ALLOCATION_LIST), (200, LEASE_LIST)]);
-        assert_eq!(asking(url).read().unwrap().leases.len(), 2);
+        assert_eq!(asking(url).read(NOW_S).unwrap().leases.len(), 2);
         let heads = server.join().unwrap();
         for (head, path) in heads.iter().zip(["/v1/os-hosts ", "/v1/os-hosts/allocations ", "/v1/leases "]) {
             assert!(head.starts_with(&format!("GET {path}")), "{head}");
@@ -521,10 +688,10 @@ mod tests {
         }
         for (status, why) in [(401, "put a new one into token_file"), (403, "administrator"), (500, "status 500")] {
             let (url, server) = serve(vec![(status, "{}")]);
-            let said = asking(url).read().unwrap_err().to_string();
+            let said = asking(url).read(NOW_S).unwrap_err().to_string();
             assert!(said.contains(why) && !said.contains("secret"), "{said}");
             server.join().unwrap();
         }
-        assert!(matches!(asking("http://127.0.0.1:1/v1".into()).read(), Err(BlazarError::Unreachable { .. })));
+        assert!(matches!(asking("http://127.0.0.1:1/v1".into()).read(NOW_S), Err(BlazarError::Unreachable { .. })));
     }
 }
