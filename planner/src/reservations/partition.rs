@@ -212,7 +212,8 @@ impl Filling {
     }
 }
 
-/// A lease counts for a node before another: one that has it, or empties it, until it ends; then the next.
+/// A lease counts for a node before another: one that has it, or empties it, until it ends; then the next. Only Slurm's own reservations, and
+/// leases of parts of a host, have a node at the same time.
 fn comes_before(gap: NodeGap<'_>, other: NodeGap<'_>) -> bool {
     let holds = |gap: NodeGap<'_>| gap.stage >= Stage::Vacating;
     match (holds(gap), holds(other)) {

@@ -4,6 +4,7 @@
 //! Nothing is guessed: one reservation that cannot be right makes all of them unknown.
 
 mod blazar;
+mod overlaps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -18,6 +19,7 @@ use tokio::task::{JoinError, JoinHandle};
 
 pub(super) use self::blazar::Blazar;
 use self::blazar::{BlazarError, BlazarLeases};
+use self::overlaps::{LeasedNode, Overlap};
 use super::tools::{SlurmError, Tools};
 use super::{hostlist, nodes};
 
@@ -104,6 +106,14 @@ pub(super) enum LeasesUnknown {
         /// Its value and the rule.
         why: String,
     },
+    /// Two leases in it have a host at the same time.
+    #[error("{}", file.display())]
+    Overlap {
+        /// The file.
+        file: PathBuf,
+        /// The leases and the host.
+        source: Overlap,
+    },
 }
 
 /// What the nodes of a partition are called and have.
@@ -175,7 +185,12 @@ pub(super) async fn read(
             Reading::begin(move || {
                 let leases = of_file(&file)?;
                 let named = |(place, lease)| named(&file, place, lease, &names);
-                Ok(leases.iter().enumerate().map(named).collect::<Result<Vec<_>, _>>()?.into())
+                let leases = leases.iter().enumerate().map(named).collect::<Result<Vec<NodeLease>, _>>()?;
+                let nodes = leases.iter().flat_map(|lease| lease.nodes.iter().map(move |node| (lease, node)));
+                let leased = nodes.map(|(lease, node)| LeasedNode { node, lease, is_part: false });
+                overlaps::check(leased, now_s)
+                    .map_err(|source| LeasesUnknown::Overlap { file: file.clone(), source })?;
+                Ok(leases.into())
             })
         }),
         Source::Blazar(blazar) => reading.get_or_insert_with(|| {
@@ -389,6 +404,17 @@ mod tests {
         ] {
             let said = of(text, name).await.unwrap_err();
             assert!(said.contains(name) && said.contains(why), "{said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn leases_of_a_file_that_overlap_are_named() {
+        let text = |leases: &str| format!("lease,start_s,end_s,hosts\n{leases}");
+        let said = of(&text("a,200,400,h1 h2\nb,300,500,h3 h1\n"), "l.csv").await.unwrap_err();
+        let why = "l.csv: node-1 has lease a until 400 and lease b from 300 on; leases of one host must not overlap";
+        assert!(said.ends_with(why), "{said}");
+        for fine in ["a,200,400,h1\nb,400,500,h1\n", "a,200,400,h1\nb,300,500,h2\n", "a,10,50,h1\nb,20,60,h1\n"] {
+            assert_eq!(of(&text(fine), "l.csv").await.unwrap().len(), 2, "{fine}");
         }
     }
 

@@ -17,6 +17,7 @@ use time::PrimitiveDateTime;
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 
+use super::overlaps::{self, LeasedNode, Overlap};
 use crate::http::{self, TlsError};
 
 /// Longest answer, in bytes. Chosen: a thousand hosts with a hundred leases each are a third of it.
@@ -28,7 +29,7 @@ const LONGEST_TOKEN: usize = 16 << 10;
 const LONGEST_URL: usize = 2_048;
 /// Statuses in which a lease has the hosts that it reserves. While Blazar makes, changes or ends one, and where it failed, it may have none.
 const WITH_HOSTS: [&str; 3] = ["PENDING", "STARTING", "ACTIVE"];
-/// The type of reservations of whole hosts.
+/// The type of reservations of whole hosts. Those of instances (`virtual:instance`) have parts of hosts.
 const WHOLE_HOST: &str = "physical:host";
 /// A lease that ends so soon may be over by Blazar's clock, and then has no hosts in the allocations. Chosen: an answer takes no longer.
 const ENDS_SOON_S: f64 = 10.0;
@@ -135,6 +136,9 @@ pub(crate) enum BlazarError {
         /// How many it must have.
         least: usize,
     },
+    /// Two leases have a host at the same time.
+    #[error("Blazar's answer to {ALLOCATIONS}")]
+    Overlap(#[source] Overlap),
 }
 
 /// What to do about a status.
@@ -232,6 +236,11 @@ struct Reservation {
 }
 
 impl Reservation {
+    /// It has parts of hosts.
+    fn is_of_parts(&self) -> bool {
+        self.resource_type.as_deref().is_some_and(|kind| kind != WHOLE_HOST)
+    }
+
     /// The fewest hosts that it has for certain.
     fn least(&self) -> usize {
         if self.resource_type.as_deref() != Some(WHOLE_HOST) || self.missing_resources == Some(true) {
@@ -257,6 +266,17 @@ impl Lease {
                 least,
             })
         })
+    }
+
+    /// Nodes that it has, and those of them of which it has parts only.
+    fn nodes(&self, held: Vec<Held>) -> (BTreeSet<String>, BTreeSet<String>) {
+        let of_parts = self.reservations.iter().filter(|own| own.is_of_parts());
+        let of_parts: BTreeSet<String> = of_parts.map(|own| own.id.text()).collect();
+        let (parts, whole): (Vec<Held>, Vec<Held>) =
+            held.into_iter().partition(|held| of_parts.contains(&held.reservation));
+        let nodes_of = |held: Vec<Held>| held.into_iter().map(|held| held.node).collect::<BTreeSet<String>>();
+        let (parts, whole) = (nodes_of(parts), nodes_of(whole));
+        (&parts | &whole, &parts - &whole)
     }
 }
 
@@ -326,7 +346,7 @@ impl Blazar {
         let Leases { leases } = parsed(LEASES, leases)?;
         let mut named: BTreeMap<&str, u32> = BTreeMap::new();
         leases.iter().for_each(|lease| *named.entry(lease.name.as_str()).or_default() += 1);
-        let mut found = Vec::new();
+        let (mut found, mut parts) = (Vec::new(), Vec::new());
         for (place, lease) in leases.iter().enumerate() {
             let held = held_of.remove(&lease.id).unwrap_or_default();
             let too_few = lease.too_few(&held);
@@ -354,13 +374,18 @@ impl Blazar {
                 || ReservationId::new(lease.id.as_str()).map_err(|error| wrong(format!("id: {error}"))),
                 Ok,
             )?;
-            let nodes = held.into_iter().map(|held| held.node).collect();
+            let (nodes, of_parts) = lease.nodes(held);
             found.push(NodeLease { lease: name, nodes, start_s, end_s });
+            parts.push(of_parts);
         }
         if let Some(lease) = held_of.keys().next() {
             let what = format!("lease_id: {:?} is no lease of the list", short(lease));
             return Err(BlazarError::Wrong { call: ALLOCATIONS, what });
         }
+        let leased = found.iter().zip(&parts).flat_map(|(lease, parts)| {
+            lease.nodes.iter().map(move |node| LeasedNode { node, lease, is_part: parts.contains(node) })
+        });
+        overlaps::check(leased, now_s).map_err(BlazarError::Overlap)?;
         Ok(BlazarLeases { leases: found, leasable: node_of.into_values().collect() })
     }
 
@@ -560,6 +585,32 @@ mod tests {
         assert!(read(HOST_LIST, ALLOCATION_LIST, &several).is_ok());
         let said = read(HOST_LIST, &short, &several).unwrap_err();
         assert!(said.contains("has 1 hosts for") && said.ends_with("it must have 2 or more"), "{said}");
+    }
+
+    #[test]
+    fn leases_that_overlap_are_named() {
+        let at = |start: &str, end: &str, leases: &str| {
+            let leases = leases.replace("2026-11-27 08:30", start).replace("2026-11-27 09:30", end);
+            read(HOST_LIST, ALLOCATION_LIST, &leases)
+        };
+        let said = at("2026-11-26 21:00", "2026-11-26 23:00", LEASE_LIST).unwrap_err();
+        let why = "Blazar's answer to /os-hosts/allocations: n1 has lease course until 1795730400.5 and lease l2 from 1795726800 on; \
+                   leases of one host must not overlap";
+        assert_eq!(said, why);
+        // One ends when the other begins.
+        assert_eq!(at("2026-11-26 19:30", "2026-11-26 20:00", LEASE_LIST).unwrap().len(), 2);
+        // Both are over, by the clock of this machine.
+        let over = LEASE_LIST.replace("26T20:00:00.000000", "25T20:00:00").replace("26T22:00:00.500000", "26T18:00:00");
+        assert_eq!(at("2026-11-25 21:00", "2026-11-26 19:00", &over).unwrap().len(), 2);
+        // Instances of several leases share a host.
+        let (whole, instance) = (r#""resource_type": "physical:host""#, r#""resource_type": "virtual:instance""#);
+        let with = |own: &str, other: &str| {
+            let second = format!(r#""name": "twice", "reservations": [{{"id": "r2", {other}}}]"#);
+            let leases = LEASE_LIST.replace(whole, own).replacen(r#""name": "twice""#, &second, 1);
+            at("2026-11-26 21:00", "2026-11-26 23:00", &leases)
+        };
+        assert_eq!(with(instance, instance).unwrap().len(), 2);
+        assert!(with(instance, whole).is_err() && with(whole, instance).is_err() && with(whole, whole).is_err());
     }
 
     /// What is cut off is valid JSON: only its length says that there was more.

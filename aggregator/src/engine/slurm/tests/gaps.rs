@@ -77,6 +77,24 @@ async fn a_node_is_drained_emptied_and_resumed_around_a_lease() {
 }
 
 #[tokio::test]
+async fn nothing_is_run_again_for_leases_that_overlap() {
+    let fake = Fake::new();
+    let file = fake.path("leases.csv");
+    let leases = "lease,start_s,end_s,hosts\na,100,200,d1\nb,150,250,d1\ncourse,2100,3000,d1\nnext,3000,4000,d1\n";
+    fs::write(&file, leases).unwrap();
+    let mut session = filling(&fake, json!({ "file": file })).await;
+    fs::write(&file, format!("{leases}other,2500,3500,d1\n")).unwrap();
+    let seen = look(&mut session, &["d1"], 2_095.0).await;
+    let why = "leases.csv: d1 has lease course until 3000 and lease other from 2500 on";
+    assert!(seen.trouble.unwrap().contains(why));
+    assert_eq!(fake.told(), [DRAIN], "what was known holds");
+    fake.nodes(DRAINED);
+    fs::write(&file, leases).unwrap();
+    let seen = look(&mut session, &["d1"], 2_097.0).await;
+    assert_eq!((fake.told(), seen.trouble), (vec!["requeue Incomplete 1_3".to_owned()], None));
+}
+
+#[tokio::test]
 async fn what_is_leased_in_slurm_is_emptied_and_open_to_the_leases_users() {
     let fake = Fake::new();
     let reservation =
