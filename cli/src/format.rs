@@ -559,12 +559,21 @@ pub(crate) fn job(job: &JobStatus, held: Option<&str>) -> String {
 pub(crate) fn reserved(node: &ReservedNode) -> String {
     let tasks = counted(node.tasks, "task");
     let stage = match node.stage {
-        ReservedStage::Open => format!("{tasks} on it, and others start"),
-        ReservedStage::Draining => format!("{tasks} on it, and none starts any more"),
-        ReservedStage::Vacating => format!("{tasks} on it, being ended"),
-        ReservedStage::Leased => format!("has begun, {tasks} on it"),
+        ReservedStage::Open | ReservedStage::Draining => format!("{tasks} on it, and {}", reserved_stage(node.stage)),
+        ReservedStage::Vacating => format!("{tasks} on it, {}", reserved_stage(node.stage)),
+        ReservedStage::Leased => format!("{}, {tasks} on it", reserved_stage(node.stage)),
     };
     format!("{} for {} from {} to {}: {stage}", node.node, clean(node.lease.as_str()), node.begins, node.ends)
+}
+
+/// What tasks may do on a node that a lease has or will have.
+pub(crate) const fn reserved_stage(stage: ReservedStage) -> &'static str {
+    match stage {
+        ReservedStage::Open => "others start",
+        ReservedStage::Draining => "none starts any more",
+        ReservedStage::Vacating => "being ended",
+        ReservedStage::Leased => "has begun",
+    }
 }
 
 /// Workers that a job may have, of those it wants.

@@ -3,7 +3,7 @@
 
 use gleaner_planner::controller::{FleetHold, HostView};
 use gleaner_types::application::{ApplicationStatus, ShareDecision};
-use gleaner_types::job::{JobPhase, JobStatus};
+use gleaner_types::job::{JobPhase, JobStatus, ReservedNode};
 use gleaner_types::report::{HostReport, Reading, WorkloadSample};
 use gleaner_types::text::counted;
 use gleaner_types::time::Timestamp;
@@ -16,7 +16,9 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, Tab
 
 use super::state::{Snapshot, State, Tab};
 use crate::format;
-use crate::format::{clean, goal, pool_share, promises, reserved, response_time, seconds, share, three_digits, word};
+use crate::format::{
+    clean, goal, pool_share, promises, reserved_stage, response_time, seconds, share, three_digits, word,
+};
 use crate::guests::{Guest, Role, limits_in_words, managed_by, per_second};
 use crate::held;
 use crate::states::{self, Meaning};
@@ -319,27 +321,72 @@ fn jobs(state: &State, snapshot: &Snapshot, frame: &mut Frame<'_>, area: Rect) {
                 .unwrap_or_default(),
         };
         let held = held::of_job(&snapshot.hosts, job).map(|held| format!("; {held}")).unwrap_or_default();
-        let mut leases = job.progress.iter().flat_map(|progress| &progress.leases);
-        let lease = leases.next().map(|first| match leases.count() {
-            0 => format!("; lease: {}", reserved(first)),
-            more => format!("; {} leases, first {}", more + 1, reserved(first)),
-        });
-        let lease = lease.unwrap_or_default();
+        let leases = match leases_of(job) {
+            [] => String::new(),
+            leases => format!("; {}", counted(leases.len(), "lease")),
+        };
         format!(
-            "{}: {}, {} so far, {:.0} core-s{held}{lease}{why}",
+            "{}: {}, {} so far, {:.0} core-s{held}{leases}{why}",
             job.spec.id,
             goal(job.spec.goal),
             job.cost,
             job.harvested_core_s
         )
     };
-    let detail = state.selected().and_then(|selected| jobs.get(selected)).map(detail);
-    let height = if detail.is_some() { 3 } else { 0 };
-    let [table_area, detail_area] = Layout::vertical([Constraint::Min(0), Constraint::Length(height)]).areas(area);
+    let selected = state.selected().and_then(|selected| jobs.get(selected));
+    let detail_height = if selected.is_some() { 3 } else { 0 };
+    let leases = selected.map_or(&[][..], |job| leases_of(job));
+    // Leases have what the jobs leave, but the jobs never less than half.
+    let rest = area.height.saturating_sub(detail_height);
+    let jobs_height = u16::try_from(jobs.len() + 1).unwrap_or(u16::MAX).min(rest.div_ceil(2));
+    let leases_height = match leases {
+        [] => 0,
+        leases => u16::try_from(leases.len() + 1).unwrap_or(u16::MAX).min(rest - jobs_height),
+    };
+    let heights = [Constraint::Min(0), Constraint::Length(detail_height), Constraint::Length(leases_height)];
+    let [table_area, detail_area, leases_area] = Layout::vertical(heights).areas(area);
     table(state, frame, table_area, &columns, jobs.iter().map(row).collect(), "no jobs");
-    if let Some(detail) = detail {
-        frame.render_widget(Paragraph::new(detail).wrap(Wrap { trim: true }), detail_area);
+    if let Some(job) = selected {
+        frame.render_widget(Paragraph::new(detail(job)).wrap(Wrap { trim: true }), detail_area);
+        reserved_nodes(leases, now, frame, leases_area);
     }
+}
+
+/// Nodes that users' leases have or will have, where the job fills the gaps between them.
+fn leases_of(job: &JobStatus) -> &[ReservedNode] {
+    job.progress.as_ref().map_or(&[], |progress| &progress.leases)
+}
+
+/// Leases and what fills their nodes: as many as fit, the first to begin first, and how many do not.
+fn reserved_nodes(leases: &[ReservedNode], now: Timestamp, frame: &mut Frame<'_>, area: Rect) {
+    let row = |own: &ReservedNode| {
+        let begun = own.begins <= now;
+        Row::new(vec![
+            Cell::from(own.node.to_string()),
+            Cell::from(clean(own.lease.as_str())),
+            Cell::from(if begun { "begun".to_owned() } else { seconds(own.begins.seconds_since(now)) }),
+            Cell::from(seconds(own.ends.seconds_since(now))),
+            Cell::from(own.tasks.to_string()),
+            Cell::from(reserved_stage(own.stage)),
+        ])
+    };
+    let columns = [
+        ("NODE", Constraint::Min(8)),
+        ("LEASE", Constraint::Fill(1)),
+        ("BEGINS IN", Constraint::Length(12)),
+        ("ENDS IN", Constraint::Length(12)),
+        ("TASKS", Constraint::Length(5)),
+        ("MEANWHILE", Constraint::Length(20)),
+    ];
+    let room = usize::from(area.height.saturating_sub(1));
+    // The last line says how many more there are.
+    let fit = if leases.len() > room { room.saturating_sub(1) } else { leases.len() };
+    let mut rows: Vec<Row<'_>> = leases.iter().take(fit).map(row).collect();
+    if fit < leases.len() {
+        rows.push(Row::new([Cell::from(format!("{} more", leases.len() - fit))]).style(QUIET));
+    }
+    let head = Row::new(columns.iter().map(|(name, _)| *name)).style(HEAD);
+    frame.render_widget(Table::new(rows, columns.iter().map(|(_, width)| *width)).header(head), area);
 }
 
 fn applications(state: &State, frame: &mut Frame<'_>, area: Rect) {

@@ -1,7 +1,8 @@
 use gleaner_api::{HostGuests, Overview};
 use gleaner_test_support::report::{report, residual, share};
 use gleaner_types::guest::{GuestName, Manager};
-use gleaner_types::id::{GuestText, HostId, WorkloadId};
+use gleaner_types::id::{GuestText, HostId, ReservationId, WorkloadId};
+use gleaner_types::job::{EngineProgress, ReservedStage};
 use gleaner_types::report::{Protection, Reason, WorkloadKind};
 use gleaner_types::units::Bytes;
 use ratatui::Terminal;
@@ -10,7 +11,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::super::state::{News, Snapshot};
 use super::*;
-use crate::fixtures::{application, host_view, job};
+use crate::fixtures::{application, host_view, job, progress};
 
 fn host(name: &str, expected: f64) -> HostView {
     let id = HostId::new(name).unwrap();
@@ -184,6 +185,52 @@ fn the_selected_host_says_how_its_volunteer_is_held_and_why() {
     press(&mut state, &[KeyCode::Down]);
     let shown = screen(&state, 80, 24);
     shows(&shown, &["host-2: the volunteer has at most 50 % of the machine, because", "was? slower", "sum: "]);
+}
+
+/// A node with a lease of two minutes that begins some seconds after what [`snapshot`] calls now.
+fn lease(node: &str, name: &str, begins_in_s: u64, stage: ReservedStage, tasks: u32) -> ReservedNode {
+    let begins = Timestamp(2_000 + begins_in_s * 1_000);
+    let (node, lease) = (HostId::new(node).unwrap(), ReservationId::new(name).unwrap());
+    ReservedNode { node, lease, begins, ends: Timestamp(begins.0 + 120_000), stage, tasks }
+}
+
+/// The tab of jobs, with the first job's leases.
+fn with_leases(leases: Vec<ReservedNode>) -> State {
+    let mut state = state();
+    state.snapshot.as_mut().unwrap().jobs[0].progress = Some(EngineProgress { leases, ..progress(0) });
+    type_in(&mut state, "3");
+    state
+}
+
+#[test]
+fn leases_of_the_selected_job_and_what_fills_them_are_shown() {
+    let leases =
+        vec![lease("n1", "course", 0, ReservedStage::Leased, 0), lease("n2", "exam", 300, ReservedStage::Draining, 7)];
+    let mut state = with_leases(leases);
+    let shown = screen(&state, 80, 24);
+    shows(&shown, &["running-one: ", "2 leases", "NODE", "BEGINS IN", "MEANWHILE"]);
+    // Every lease has its own line, with the tasks that fill it.
+    let line = |node: &str| shown.lines().find(|line| line.starts_with(node)).unwrap().split_whitespace();
+    let words = |node: &str| line(node).collect::<Vec<_>>().join(" ");
+    assert_eq!(words("n1"), "n1 course begun 2 min 00 s 0 has begun", "{shown}");
+    assert_eq!(words("n2"), "n2 exam 5 min 00 s 7 min 00 s 7 none starts any more", "{shown}");
+    press(&mut state, &[KeyCode::Down]);
+    let other = screen(&state, 80, 24);
+    assert!(!other.contains("exam") && !other.contains("MEANWHILE"), "{other}");
+}
+
+#[test]
+fn of_many_leases_those_that_fit_are_shown_and_the_others_counted() {
+    let name = |number: u64| format!("n{number:03}");
+    let many = (0..200).map(|number| lease(&name(number), "course", 60 * number, ReservedStage::Open, 1));
+    let state = with_leases(many.collect());
+    let shown = screen(&state, 80, 24);
+    // Of 21 lines two jobs and their head have three, the detail three, the leases' head one and the last line one.
+    shows(&shown, &["running-one", "waiting-one", "200 leases", "n000", "n012", "187 more"]);
+    assert!(!shown.contains("n013"), "{shown}");
+    for (width, height) in [(1, 1), (2, 3), (10, 4), (40, 7), (40, 10), (300, 100), (5, 80)] {
+        _ = screen(&state, width, height);
+    }
 }
 
 #[test]
