@@ -1,4 +1,5 @@
-//! The sizing search: 36 hosts as in the papers' test bed, and 10,000; and advice, which the core loop gives too.
+//! The sizing search: 36 hosts as in the papers' test bed, and 10,000; what a job's stages say of its sizes; and advice, which the core
+//! loop gives too.
 //! In: made-up hosts and jobs. Out: the time of one search. Called by `cargo bench`.
 #![expect(clippy::expect_used, reason = "a bench may stop on a broken fixture")]
 
@@ -9,15 +10,18 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use gleaner_planner::advice::{History, Question};
 use gleaner_planner::goal::Margins;
 use gleaner_planner::io_model::{IoModel, IoPoint};
+use gleaner_planner::mapreduce::stages::{Seen, Worker};
 use gleaner_planner::progress::Tail;
 use gleaner_planner::selection::{Offer, ranked};
+use gleaner_planner::sizing::stages::{Asked, consult};
 use gleaner_planner::sizing::{Response, Sizing};
 use gleaner_planner::snapshot::{Dedicated, Interactive, JobState, Observation, Search, SizeQuestion, VERSION, size};
-use gleaner_types::id::HostId;
+use gleaner_types::id::{HostId, JobId};
 use gleaner_types::job::{Goal, PowerModel, PowerModels, Prices};
 use gleaner_types::report::Bounded;
+use gleaner_types::stages::{Stage, StageOnHost, StageOpinion, StagesSeen};
 use gleaner_types::time::Timestamp;
-use gleaner_types::units::{CoreShare, Dollars, Fraction};
+use gleaner_types::units::{Bytes, CoreShare, Dollars, DollarsPerHour, Fraction};
 
 fn offers(hosts: u32) -> Vec<Offer> {
     (0..hosts)
@@ -157,6 +161,89 @@ fn question(hosts: u32) -> SizeQuestion {
     }
 }
 
+/// Slots of each host of the job with stages.
+const SLOTS: u32 = 4;
+
+/// A running job of two stages, with half of the hosts at work: the first stage is half done and runs on all their slots, the second waits.
+fn two_stages(hosts: &[Worker]) -> StagesSeen {
+    let count = u32::try_from(hosts.len()).expect("a small number");
+    let own = StageOnHost { done: 10, ended: 10, task_s: 400.0, running: SLOTS, running_done: Fraction::clamped(0.3) };
+    let first = Stage {
+        id: 0,
+        tasks: 20 * count,
+        done: 10 * count,
+        runs: 10 * count,
+        shuffle_written: Bytes::from_mib(1_000),
+        hosts: hosts.iter().map(|worker| (worker.host.clone(), own)).collect(),
+        ..Stage::default()
+    };
+    let second = Stage { id: 1, tasks: 10 * count, ..Stage::default() };
+    StagesSeen { stages: vec![first, second], hands_over: Some(false) }
+}
+
+/// The consultation of the model of stages, as the controller does it after each choice by the rate.
+fn stages(criterion: &mut Criterion) {
+    let job = JobId::new("sort").expect("a valid name");
+    for hosts in [30_u32, 1_000] {
+        let offer = |i: u32| Offer {
+            host: HostId::new(format!("host-{i}")).expect("a valid name"),
+            slots: SLOTS,
+            potential: CoreShare::from_cores(SLOTS),
+        };
+        let offers: Vec<Offer> = (0..hosts).map(offer).collect();
+        let worker = |host: HostId, is_volunteer| Worker {
+            host,
+            slots: SLOTS,
+            potential: CoreShare::from_cores(SLOTS),
+            is_volunteer,
+            price: DollarsPerHour::clamped(1.0),
+        };
+        let current = hosts / 2;
+        let mut working = vec![worker(HostId::new("dedicated").expect("a valid name"), false)];
+        working.extend(offers.iter().take(current as usize).map(|offer| worker(offer.host.clone(), true)));
+        let seen = two_stages(&working);
+        let at_work = CoreShare::from_cores(SLOTS * (1 + current));
+        let tasks_left = 20 * (1 + current);
+        let sizing = Sizing {
+            goal: Goal::Deadline { within_s: 300.0 },
+            deadline_in_s: Some(300.0),
+            evaluation_interval_s: 0.0,
+            margins: Margins::CLUSTER,
+            prices: Prices::default(),
+            spent: Dollars::ZERO,
+            remaining: Fraction::clamped(0.66),
+            // All hosts at work take the 200 s that five rounds of tasks of 40 s take.
+            rate: 0.66 / (200.0 * at_work.percent()),
+            response: Response::Yield(1.0),
+            energy: None,
+            mean_task_s: 40.0,
+            tail: Tail { mean_s: 40.0, variation: 0.2, sure: 0.9, lost_s: 0.0 },
+            unfinished: tasks_left,
+            dedicated_slots: SLOTS,
+            set_up_s: 10.0,
+            dedicated: 1,
+            dedicated_potential: CoreShare::from_cores(SLOTS),
+            offers: &offers,
+            current,
+            useful: u32::MAX,
+        };
+        let asked = Asked {
+            seen: Seen { job: &job, stages: &seen, tasks_left, mean_task_s: Some(40.0), working: &working },
+            waiting_s: 0.0,
+        };
+        let by_rate = sizing.decide();
+        let weighed = consult(&sizing, by_rate.clone(), asked);
+        assert!(matches!(weighed.stages, Some(StageOpinion::Predicted(_))), "{:?}", weighed.stages);
+        criterion.bench_function(&format!("two stages of a job on {hosts} hosts"), |bencher| {
+            bencher.iter_batched(
+                || by_rate.clone(),
+                |choice| black_box(consult(black_box(&sizing), choice, asked)),
+                criterion::BatchSize::LargeInput,
+            );
+        });
+    }
+}
+
 /// What a host may promise, from a day of its forecasts.
 fn advice(criterion: &mut Criterion) {
     let capacity = CoreShare::clamped(1_600.0);
@@ -173,5 +260,5 @@ fn advice(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, search, io_model, decision, advice);
+criterion_group!(benches, search, io_model, decision, stages, advice);
 criterion_main!(benches);
