@@ -287,7 +287,7 @@ mod tests {
     fn the_recorded_trace_is_the_paper_s() {
         let folder = std::env::var_os("GLEANER_TRACES").map(PathBuf::from);
         let Some(folder) = folder.filter(|folder| folder.join(LEASES).exists()) else {
-            let text = b"SKIPPED: the_recorded_trace_is_the_paper_s: GLEANER_TRACES has no chisim-chameleon\n";
+            let text = b"SKIPPED: the_recorded_trace_is_the_paper_s: GLEANER_TRACES names no folder of traces with chisim-chameleon\n";
             _ = Write::write_all(&mut std::io::stderr(), text);
             return;
         };
