@@ -14,13 +14,14 @@ use crate::backends::Backends;
 use crate::hypercall::{CONTROL_DOMAIN, DomainInfo, Hypervisor, Run, Uuid, uuid_text};
 use crate::looks::Looks;
 use crate::memory::{self, PAGE, SLACK_KIB};
+use crate::pausing::pause_all;
 use crate::protocol::{
     Answer, Domain, Elsewhere, Failure, ForeignWaits, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting,
     State, Target, VERSION, Volunteer, Waited, Waits,
 };
 use crate::sampler::{Pace, Sampler};
 use crate::waits::Sum;
-use crate::watchdog::{Paused, Watchdog};
+use crate::watchdog::Watchdog;
 
 /// How long names, targets, caps and weights are taken to be as they were.
 const FRESH: Duration = Duration::from_secs(5);
@@ -30,8 +31,6 @@ const KIB: u64 = 1024;
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 /// Most interfaces of a domain that are looked at. (Chosen: more than a domain has.)
 const MOST_DEVICES: usize = 64;
-/// The least cap there is, in percent of one CPU.
-const LEAST_CAP: u16 = 1;
 
 /// How long virtual CPUs may go unlooked at while their waits are asked for. (Chosen: dozens of looks.)
 const UNLOOKED: Duration = Duration::from_secs(3);
@@ -478,26 +477,6 @@ fn xen_version(folder: &Path) -> String {
     let part = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default().trim().to_owned();
     let (major, minor, extra) = (part("major"), part("minor"), part("extra"));
     if major.is_empty() { "unknown".to_owned() } else { format!("{major}.{minor}{extra}") }
-}
-
-/// Pauses those of the volunteer's domains that run. One that cannot be paused gets the least cap. Domains are compared by
-/// number and UUID in this moment, and the control domain is never among them.
-fn pause_all(hypervisor: &Hypervisor, volunteers: &[Run], infos: &mut Vec<DomainInfo>) -> Paused {
-    let mut paused = Paused::default();
-    if volunteers.is_empty() {
-        return paused;
-    }
-    if hypervisor.list_into(infos).is_err() {
-        return Paused { some: false, failed: true };
-    }
-    let runs = |info: &&DomainInfo| volunteers.contains(&info.run()) && !info.dying && !info.paused;
-    for info in infos.iter().filter(|info| info.id != CONTROL_DOMAIN).filter(runs) {
-        match hypervisor.pause(info.id, true).or_else(|_| hypervisor.set_cap(info, LEAST_CAP)) {
-            Ok(()) => paused.some = true,
-            Err(error) => paused.failed |= error.kind != Kind::Absent,
-        }
-    }
-    paused
 }
 
 /// "/local/domain/7/backend/vif/3/0" is served by domain 7.

@@ -13,6 +13,7 @@ mod domains;
 mod hypercall;
 mod looks;
 mod memory;
+mod pausing;
 mod placing;
 mod protocol;
 mod sampler;
