@@ -45,7 +45,7 @@ use self::claims::{Contested, withhold_contested};
 use self::disks::DiskBound;
 use self::fence::Fence;
 use self::isolation::{NotAlone, check_exclusive};
-use self::ledger::{Ledger, LedgerError};
+use self::ledger::{Ledger, LedgerError, Record};
 use self::managed::{ForeignWrite, Managed};
 use self::refused::Refused;
 use self::restore::{RestoreReport, failure_event, foreign_event};
@@ -629,13 +629,13 @@ impl Actor {
         }
         let found = guard.with_volunteer(|volunteer| {
             let records = volunteer.records();
-            let outdated = have.iter().filter(|have| volunteer.is_outdated(&have.lever, &records));
-            let outdated: Vec<AnyLever> = outdated.map(|have| have.lever.clone()).collect();
+            let outdated = have.iter().filter(|have| volunteer.is_outdated(have, &records));
+            let outdated: Vec<Record> = outdated.cloned().collect();
             (records, outdated)
         });
         let Some((records, outdated)) = found else { return };
         let updated = self.ledger.update(|contents| {
-            contents.records.retain(|have| !outdated.contains(&have.lever));
+            contents.records.retain(|have| !outdated.contains(have));
             contents.records.extend(records.iter().cloned());
         });
         match updated {

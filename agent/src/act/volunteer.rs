@@ -455,14 +455,14 @@ impl Volunteer {
         }
     }
 
-    /// What the ledger has of this lever is replaced by these records, as of [`Self::records`], or nothing can be put back.
-    pub(super) fn is_outdated(&self, lever: &AnyLever, records: &[Record]) -> bool {
+    /// What the ledger has in this record is replaced by these records, as of [`Self::records`], or nothing can be put back.
+    pub(super) fn is_outdated(&self, have: &Record, records: &[Record]) -> bool {
         match &self.containment {
-            Containment::Domains(volunteer) => volunteer.is_outdated(lever, records),
+            Containment::Domains(volunteer) => volunteer.is_outdated(have, records),
             // An interface that is gone took its queue along; one that only left the guest has it still.
             _ => {
-                let is_gone = self.guest.is_some() && matches!(lever, AnyLever::Link(_)) && !lever.exists();
-                is_gone || records.iter().any(|record| record.lever == *lever)
+                let is_gone = self.guest.is_some() && matches!(have.lever, AnyLever::Link(_)) && !have.lever.exists();
+                is_gone || records.iter().any(|record| record.lever == have.lever)
             }
         }
     }

@@ -135,7 +135,7 @@ impl DomainVolunteer {
         let refreshed = self.refresh();
         let records = self.records();
         ledger.update(|contents| {
-            contents.records.retain(|have| !self.is_outdated(&have.lever, &records));
+            contents.records.retain(|have| !self.is_outdated(have, &records));
             contents.records.extend(records.iter().cloned());
         })?;
         self.was_recorded(&records);
@@ -190,9 +190,10 @@ impl DomainVolunteer {
         self.members.iter().filter_map(|member| member.taken.as_ref()).flat_map(Taken::records).chain(found).collect()
     }
 
-    /// What the ledger has of this lever is replaced by these records, as of [`Self::records`], or its domain has ended. What is
-    /// only not found now, or not yet, stays: nothing else knows how it was.
-    pub(super) fn is_outdated(&self, lever: &AnyLever, records: &[Record]) -> bool {
+    /// What the ledger has in this record is replaced by these records, as of [`Self::records`], or its domain has ended. What is
+    /// only not found now, or not yet, stays: nothing else knows how it was. So does a record of the foreground's: a domain of it may
+    /// have the number now that one of the volunteer's had, and so an interface of that name.
+    pub(super) fn is_outdated(&self, have: &Record, records: &[Record]) -> bool {
         let is_without = |lever: &AnyLever| match lever {
             AnyLever::Link(LinkLever { interface, .. }) => {
                 let id = xen::domain_of_interface(interface);
@@ -201,7 +202,8 @@ impl DomainVolunteer {
             }
             lever => self.members.iter().any(|member| member.is_without(lever)),
         };
-        records.iter().any(|record| record.lever == *lever) || is_without(lever)
+        let is_replaced = records.iter().any(|record| record.lever == have.lever);
+        is_replaced || (have.target == Target::Volunteer && is_without(&have.lever))
     }
 
     /// This lever is of a domain that is taken, or was.

@@ -1,4 +1,5 @@
 use gleaner_types::command::Target;
+use gleaner_types::id::WorkloadId;
 
 use super::*;
 use crate::levers::domain::PERIOD_US;
@@ -58,6 +59,11 @@ fn member(volunteer: &mut DomainVolunteer) -> &mut Member {
 
 fn number(volunteer: &DomainVolunteer) -> Option<u32> {
     volunteer.members[0].taken.as_ref().map(|taken| taken.id)
+}
+
+/// What the ledger has of a lever, whatever was found.
+fn recorded_of(target: Target, lever: &AnyLever) -> Record {
+    Record { target, lever: lever.clone(), original: LeverValue::Frozen(false), ours: Vec::new() }
 }
 
 #[test]
@@ -188,7 +194,9 @@ fn what_is_set_on_a_domain_that_lives_stays_recorded_although_nobody_finds_it_no
     // An earlier agent left it: the threads that keep the bounds find it later than the domain is taken.
     let mut volunteer = found(std::slice::from_ref(&memory));
     member(&mut volunteer).see(&state(3, false), false).unwrap();
-    let outdated = |volunteer: &DomainVolunteer, lever: &AnyLever| volunteer.is_outdated(lever, &volunteer.records());
+    let outdated = |volunteer: &DomainVolunteer, lever: &AnyLever| {
+        volunteer.is_outdated(&recorded_of(Target::Volunteer, lever), &volunteer.records())
+    };
     assert!(left.iter().all(|lever| !outdated(&volunteer, lever)));
     assert!(outdated(&volunteer, &of(DomainKind::Paused)) && outdated(&volunteer, &of(DomainKind::Cap)), "replaced");
     volunteer.found_memory.replace(vec![memory.clone()]);
@@ -207,6 +215,47 @@ fn what_is_set_on_a_domain_that_lives_stays_recorded_although_nobody_finds_it_no
     assert!(!outdated(&volunteer, &queue("vif5.0")), "somebody else's");
     member(&mut volunteer).has_ended();
     assert!(outdated(&volunteer, &queue("vif4.0")));
+}
+
+#[test]
+fn another_domain_that_has_the_number_of_one_that_ended_inherits_nothing_of_it() {
+    let of = |uuid: &str, kind| AnyLever::Domain(DomainLever { uuid: uuid.to_owned(), id: Some(3), kind });
+    let queue = AnyLever::Link(LinkLever { interface: "vif3.0".to_owned(), direction: Direction::Receive });
+    let mut volunteer = found(&[]);
+    member(&mut volunteer).see(&state(3, false), false).unwrap();
+    let before = volunteer.records();
+    volunteer.was_recorded(&before);
+    member(&mut volunteer).has_ended();
+
+    // Somebody else's domain has the number now, and a limit on its interface: its record is all that puts that back.
+    let front = Target::Workload(WorkloadId::new("web").unwrap());
+    let outdated = |volunteer: &DomainVolunteer, record: &Record| volunteer.is_outdated(record, &volunteer.records());
+    assert!(!outdated(&volunteer, &recorded_of(front, &queue)));
+    assert!(outdated(&volunteer, &recorded_of(Target::Volunteer, &queue)), "of the one that ended");
+    assert!(before.iter().all(|record| outdated(&volunteer, record)));
+
+    // Another domain of the volunteer's name has it. What was set on the first, and what was found of it, is not the second's.
+    volunteer.find_awaited(host(&[domain("v", "one")]), &before);
+    member(&mut volunteer).see(&state_of(3, false, r#""cap_percent":0,"weight":256"#), false).unwrap();
+    let records = volunteer.records();
+    let found = records.iter().map(|record| (record.lever.clone(), record.original.clone())).collect::<Vec<_>>();
+    let expected = [
+        (of("v", DomainKind::Weight), LeverValue::Weight(256)),
+        (of("v", DomainKind::Cap), LeverValue::Quota { quota_us: None, period_us: PERIOD_US }),
+        (of("v", DomainKind::Paused), LeverValue::Frozen(false)),
+    ];
+    assert_eq!(found, expected);
+    assert!(before.iter().all(|record| outdated(&volunteer, record)));
+    volunteer.was_recorded(&before);
+    assert!(!volunteer.is_occupied(), "the ledger has the first alone");
+    volunteer.was_recorded(&records);
+    assert!(volunteer.is_occupied());
+    assert!(volunteer.held().all(|taken| taken.run() == Some(xen::Run { uuid: "v".to_owned(), id: 3 })));
+    // Paused as the first was in the end, it is paused by somebody else.
+    member(&mut volunteer).has_ended();
+    volunteer.find_awaited(host(&[domain("w", "one")]), &records);
+    member(&mut volunteer).see(&state(3, true), false).unwrap();
+    assert!(number(&volunteer).is_none() && volunteer.lacking().unwrap().contains("has yet to let it run"));
 }
 
 #[test]
@@ -265,7 +314,9 @@ fn what_an_earlier_agent_left_stays_recorded_and_its_pause_counts_as_gleaners() 
     let others = record(3, DomainKind::Cap, cap(5), &[cap(6)]);
     let left = [paused(3), weight.clone(), others];
     let mut volunteer = found(&left);
-    let outdated = |volunteer: &DomainVolunteer, lever: &AnyLever| volunteer.is_outdated(lever, &volunteer.records());
+    let outdated = |volunteer: &DomainVolunteer, lever: &AnyLever| {
+        volunteer.is_outdated(&recorded_of(Target::Volunteer, lever), &volunteer.records())
+    };
     assert!(left.iter().all(|record| !outdated(&volunteer, &record.lever)), "not yet taken: the ledger keeps it");
     member(&mut volunteer).see(&state(4, true), false).unwrap();
     assert!(!outdated(&volunteer, &left[0].lever), "another run of it, paused by somebody else");
