@@ -313,8 +313,8 @@ impl Actor {
         self.guard.as_ref().map(Guard::view)
     }
 
-    /// The foreground workloads there are now. Limits on those that are gone, no longer have the levers that hold them,
-    /// or share a cgroup with a new one, are put back. A lever that two of them claim belongs to neither.
+    /// The foreground workloads there are now. Limits on those that are gone, no longer have the levers that hold them, are another
+    /// Xen domain of the same name, or share a cgroup with a new one, are put back. A lever that two of them claim belongs to neither.
     pub fn set_workloads(&mut self, mut workloads: BTreeMap<WorkloadId, WorkloadLevers>) {
         let contested = withhold_contested(&mut workloads);
         for Contested { knob, claimants: [first, second] } in contested.difference(&self.contested).cloned() {
@@ -322,13 +322,13 @@ impl Actor {
         }
         self.contested = contested;
         let before = std::mem::replace(&mut self.workloads, workloads);
-        for (id, _) in before {
+        for (id, was) in before {
             let target = Target::Workload(id.clone());
             let held = self.targets.get(&target).map_or(&[][..], |tracked| &tracked.levers);
             let has = |levers: &WorkloadLevers| {
                 held.iter().all(|held| levers.levers.iter().any(|(_, lever)| *lever == held.lever))
             };
-            if self.workloads.get(&id).is_some_and(has) {
+            if self.workloads.get(&id).is_some_and(|levers| levers.domain == was.domain && has(levers)) {
                 continue;
             }
             self.restore_target(&target);

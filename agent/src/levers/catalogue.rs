@@ -248,6 +248,8 @@ pub struct WorkloadLevers {
     pub cgroups: Vec<PathBuf>,
     /// The ceiling on CPU also holds a QEMU process's emulator and I/O threads.
     pub emulator_inside: bool,
+    /// The UUID of a Xen domain: another one may have its name, its number and an interface of the same name by now.
+    pub domain: Option<String>,
     /// Its levers. With libvirt's per-thread groups the emulator's own group is never limited, so it has none.
     pub levers: Vec<(Role, AnyLever)>,
 }
@@ -303,7 +305,8 @@ pub fn levers_of(
 ) -> WorkloadLevers {
     let place = Place::new(facts, hierarchies, disks, ioband);
     let emulator_inside = place.guest().is_some() && place.cpu().is_some_and(|(_, vcpus)| vcpus.is_empty());
-    let mut levers = WorkloadLevers { emulator_inside, ..WorkloadLevers::default() };
+    let domain = place.domain().map(|domain| domain.uuid.clone());
+    let mut levers = WorkloadLevers { emulator_inside, domain, ..WorkloadLevers::default() };
     for Found { lever, cgroup } in find(&place) {
         let Some(role) = lever.role() else { continue };
         levers.levers.push((role, lever));
@@ -339,7 +342,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::facts::{DiskWeighing, GuestFacts, TaskCgroups};
+    use crate::facts::{DiskWeighing, DomainFacts, GuestFacts, TaskCgroups};
 
     /// Process 7 with virtual CPUs 8 and 9.
     fn guest(root: &Path) -> WorkloadFacts {
@@ -412,6 +415,14 @@ mod tests {
             let levers = levers_of(&guest(root.path()), &hierarchies, &Disks::default(), None);
             assert_eq!(levers, WorkloadLevers::default(), "{cgroup:?}");
         }
+    }
+
+    #[test]
+    fn the_levers_of_a_domain_say_which_domain_it_is() {
+        let domain = DomainFacts { uuid: "u".to_owned(), id: 3, ..DomainFacts::default() };
+        let of = |facts: WorkloadFacts| levers_of(&facts, &Hierarchies::default(), &Disks::default(), None).domain;
+        assert_eq!(of(WorkloadFacts::Domain(domain)).as_deref(), Some("u"));
+        assert_eq!(of(WorkloadFacts::Cgroup("web.slice".into())), None);
     }
 
     #[test]

@@ -130,6 +130,23 @@ fn a_limit_ends_when_another_workload_comes_into_its_cgroup() {
 }
 
 #[test]
+fn a_limit_ends_when_another_domain_has_the_name_and_the_levers() {
+    let plain = Plain::new();
+    let (mut actor, _) = plain.actor();
+    let of = |uuid: &str| {
+        let levers = WorkloadLevers { domain: Some(uuid.to_owned()), ..plain.workload() };
+        BTreeMap::from([(guest(), levers)])
+    };
+    actor.set_workloads(of("u"));
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 30.0, None), NOW)), None);
+    actor.set_workloads(of("u"));
+    assert_eq!((plain.read("cpu.max").as_str(), actor.leases()), ("30000 100000", 1), "the same domain");
+    actor.set_workloads(of("v"));
+    assert_eq!((plain.read("cpu.max").as_str(), actor.leases(), actor.levers_changed()), ("max 100000", 0, 0));
+    assert_eq!(refusal_of(&actor.apply(&limit(1, 40.0, None), NOW)), None, "nobody has commanded it yet");
+}
+
+#[test]
 fn a_lease_is_as_long_as_the_host_allows_and_no_longer() {
     let plain = Plain::new();
     let (mut actor, _) = plain.actor();
