@@ -89,6 +89,15 @@ fn least_weight(domains: &[Domain], is_volunteer: impl Fn(&Domain) -> bool) -> u
     most.div_ceil(MOST_RATIO).max(1)
 }
 
+/// What one domain may use of `limit`: as large a part as its virtual CPUs are of all. An equal part would be more than a small one
+/// can use, and what it leaves would be lost to a large one. Where no virtual CPU is online there is nothing to divide.
+fn part_of(limit: Quota, own: CoreShare, all: CoreShare) -> Quota {
+    match limit {
+        Quota::AtMost(limit) if all > CoreShare::ZERO => Quota::AtMost(limit * (own.cores() / all.cores())),
+        limit => limit,
+    }
+}
+
 impl DomainVolunteer {
     /// Takes the domains that are there and run: paused, with the least weight, and watched by the helper. The others, and all
     /// of them while there is no helper, are awaited.
@@ -281,8 +290,8 @@ impl DomainVolunteer {
         result.map(|()| self.lapses = seen).map(|()| met)
     }
 
-    /// Holds all of them together to `limit`, or freezes them. Those that are there have equal parts of it. An error of
-    /// one keeps none of the others from being set.
+    /// Holds all of them together to `limit`, or freezes them. Those that are there have parts of it by their virtual CPUs. An error
+    /// of one keeps none of the others from being set.
     pub(super) fn enforce(
         &mut self,
         limit: Quota,
@@ -299,11 +308,9 @@ impl DomainVolunteer {
             }
             Err(error) => Err(error.into()),
         };
-        let part = match limit {
-            Quota::AtMost(limit) => Quota::AtMost(limit * (1.0 / self.bounded().count().max(1) as f64)),
-            Quota::Unlimited => Quota::Unlimited,
-        };
+        let all = self.most_cpu();
         for taken in self.held_mut() {
+            let part = part_of(limit, taken.most, all);
             // After a look that failed a pause may be the helper's or somebody else's, which the next look tells.
             let held = match looked {
                 true => taken.enforce(part, frozen || result.is_err(), now),

@@ -177,6 +177,28 @@ fn without_weights_and_caps_a_domain_is_kept_paused_and_counts_for_nothing() {
 }
 
 #[test]
+fn several_have_parts_of_a_cap_by_their_virtual_cpus() {
+    let mut volunteer = awaiting(&["one", "two", "still"]);
+    let domains = [("u1", "one"), ("u2", "two"), ("u3", "still")].map(|(uuid, name)| domain(uuid, name));
+    assert_eq!(volunteer.find_awaited(host(&domains), &[]), []);
+    // The last is kept paused for its scheduler, so it has no part.
+    let mut states = [state(3, false), state(4, false), state_of(5, false, r#""cap_percent":null,"weight":null"#)];
+    (states[0].vcpus, states[1].vcpus) = (1, 3);
+    for (member, state) in volunteer.members.iter_mut().zip(&states) {
+        member.see(state, false).unwrap();
+    }
+    volunteer.was_recorded(&volunteer.records());
+    let (all, percent) = (volunteer.most_cpu(), CoreShare::clamped);
+    assert_eq!(all, percent(400.0));
+    let parts = |limit| volunteer.bounded().map(|taken| part_of(limit, taken.most, all)).collect::<Vec<_>>();
+    assert_eq!(parts(Quota::AtMost(percent(80.0))), [20.0, 60.0].map(|part| Quota::AtMost(percent(part))));
+    assert_eq!(parts(Quota::AtMost(percent(400.0))), [100.0, 300.0].map(|part| Quota::AtMost(percent(part))));
+    assert_eq!(parts(Quota::Unlimited), [Quota::Unlimited; 2]);
+    let none = Quota::AtMost(percent(50.0));
+    assert_eq!(part_of(none, CoreShare::ZERO, CoreShare::ZERO), none, "nothing of it runs");
+}
+
+#[test]
 fn what_is_set_on_a_domain_that_lives_stays_recorded_although_nobody_finds_it_now() {
     let record = |lever, original, ours: &[LeverValue]| Record {
         target: Target::Volunteer,
