@@ -11,7 +11,7 @@ use gleaner_types::text::duration;
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{CoreShare, Fraction};
 
-use super::limited::{in_force, used_of};
+use super::limited::{in_force, needed, used_of};
 use super::managed::{Contention, Managed, TierShare, bounds_of, decide, host_capacity, movable};
 use super::{Applications, Reserved};
 use crate::balance::application::{Observation, ObservedShare, Request};
@@ -110,6 +110,7 @@ impl Applications {
         }
         let places: Vec<HostId> = hosts.iter().map(|(id, _)| id.clone()).collect();
         let place = |host: &HostId| places.binary_search(host).unwrap_or(usize::MAX);
+        let kept = self.kept(place, hosts);
         // What arbitration has to grant, and what is asked for in all.
         let (mut demands, mut asked_for) = (Vec::new(), Vec::new());
         for (application, ((name, request), (observation, response))) in
@@ -140,9 +141,10 @@ impl Applications {
             resource != Resource::Disk || places.get(host).is_some_and(|id| settings.disks.of(id).is_some())
         };
         let mut grants = arbitrate(&demands, |host, resource| {
-            capacity(&demands, host, resource, is_known(host, resource).then_some(1.0))
+            let given = is_known(host, resource).then(|| left_beside(&kept, &demands, host, resource));
+            capacity(&demands, host, resource, given)
         });
-        lend_to_idle(&demands, &asked_for, &mut grants.shares);
+        lend_to_idle(&demands, &asked_for, &kept, &mut grants.shares);
         self.reserved.clear();
         for contended in &grants.contended {
             if let (Resource::Cpu, Some(host)) = (contended.resource, places.get(contended.host)) {
@@ -169,6 +171,18 @@ impl Applications {
             decide(managed, request, (&given, &movable), contention, response, now, outputs);
         }
         self.reserve(hosts);
+    }
+
+    /// What released applications need, which is not divided between the others.
+    fn kept(&self, place: impl Fn(&HostId) -> usize, hosts: &Hosts) -> BTreeMap<(usize, Resource), f64> {
+        let mut kept: BTreeMap<(usize, Resource), f64> = BTreeMap::new();
+        for managed in self.managed.values().filter(|managed| managed.released) {
+            for own in &managed.shares {
+                let host = place(&managed.status.spec.tiers[own.tier].host);
+                *kept.entry((host, own.resource)).or_default() += needed(managed, own, hosts);
+            }
+        }
+        kept
     }
 
     /// What was seen of an application over the control interval, and the response time it goes by.
@@ -295,11 +309,26 @@ impl Applications {
     }
 }
 
+/// What released applications leave of a resource of a host to be divided. It is enough for the floors there, because nobody's is
+/// cut for what a released application may use: in that the kernel shares between them.
+fn left_beside(kept: &BTreeMap<(usize, Resource), f64>, demands: &[Demand], host: usize, resource: Resource) -> f64 {
+    let Some(kept) = kept.get(&(host, resource)) else { return 1.0 };
+    let here = demands.iter().filter(|demand| demand.host == host && demand.resource == resource);
+    let floors: f64 = here.map(|demand| demand.floor.part()).sum();
+    (1.0 - *kept).max(floors.min(1.0))
+}
+
 /// Gives idle applications, which contend with what they need only, what the others leave of all that they ask for: their
-/// limits stay where there is room.
-fn lend_to_idle(demands: &[Demand], asked_for: &[Share], shares: &mut [Share]) {
+/// limits stay where there is room. Released ones leave all but what is `kept` for them.
+fn lend_to_idle(
+    demands: &[Demand],
+    asked_for: &[Share],
+    kept: &BTreeMap<(usize, Resource), f64>,
+    shares: &mut [Share],
+) {
     // Of each place: what is granted, and what is asked for beyond the demands.
-    let mut places: BTreeMap<(usize, Resource), (f64, f64)> = BTreeMap::new();
+    let mut places: BTreeMap<(usize, Resource), (f64, f64)> =
+        kept.iter().map(|(place, kept)| (*place, (*kept, 0.0))).collect();
     for ((demand, asked), share) in demands.iter().zip(asked_for).zip(&*shares) {
         let (granted, beyond) = places.entry((demand.host, demand.resource)).or_default();
         *granted += share.part();

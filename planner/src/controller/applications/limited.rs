@@ -6,7 +6,7 @@ use gleaner_types::units::Fraction;
 
 use super::managed::{Managed, TierShare, bounds_of, host_capacity};
 use crate::balance::Resource;
-use crate::balance::scaler::load;
+use crate::balance::scaler::{OVERLOAD, load};
 use crate::controller::hosts::Hosts;
 
 /// Time that a tier waits for the CPU over the time that it runs, from which its share counts as used up while no response
@@ -29,6 +29,17 @@ pub(super) fn in_force(managed: &Managed, own: &TierShare, hosts: &Hosts) -> f64
     let recorded = own.whole.map_or(f64::INFINITY, Amount::value);
     let whole = recorded.min(present);
     if whole.is_finite() { (own.granted.part() * whole).min(ceiling) } else { ceiling }
+}
+
+/// What a share of a released application counts as where its host is divided, as a part of the whole: what keeps its use over the
+/// last control interval from being an overload, or what it was granted where its use is not known. Never less than its floor or
+/// more than its ceiling.
+pub(super) fn needed(managed: &Managed, own: &TierShare, hosts: &Hosts) -> f64 {
+    let tier = &managed.status.spec.tiers[own.tier];
+    let most_used = if own.resource == Resource::Memory { 1.0 } else { OVERLOAD };
+    let amount = own.last_used.map_or(own.granted.part() * own.scale(), |used| used / most_used);
+    let floor = bounds_of(tier, own.resource).map_or(0.0, |bounds| bounds.floor);
+    amount.max(floor).min(in_force(managed, own, hosts)) / own.scale()
 }
 
 /// A share of the CPU or the disk is used up in the control interval until now.

@@ -10,7 +10,7 @@ use gleaner_types::id::{ApplicationId, HostId};
 use gleaner_types::report::HostReport;
 
 use super::Applications;
-use super::limited::{in_force, used_of};
+use super::limited::{in_force, needed, used_of};
 use super::managed::{Managed, TierShare, bounds_of, movable, use_of};
 use crate::balance::surge::{SLOW, STRAINED_S, is_relief, is_strained, raised};
 use crate::balance::{Resource, Share};
@@ -126,19 +126,20 @@ impl Applications {
             // It is not divided: what others have of it leaves no less.
             return Share::clamped(ceiling.part().max(own.granted.part()));
         }
-        let here = self.granted_on(managed, host, own.resource);
-        let all: f64 = self.managed.values().map(|other| self.granted_on(other, host, own.resource)).sum();
+        let here = granted_on(managed, host, own.resource, hosts);
+        let all: f64 = self.managed.values().map(|other| granted_on(other, host, own.resource, hosts)).sum();
         raised(own.granted, here, all, ceiling)
     }
+}
 
-    /// What an application was granted of a host: nothing before its first decision, which may be as far away as a host that has
-    /// not joined.
-    fn granted_on(&self, managed: &Managed, host: &HostId, resource: Resource) -> f64 {
-        if managed.decisions == 0 {
-            return 0.0;
-        }
-        let tiers = &managed.status.spec.tiers;
-        let here = managed.shares.iter().filter(|own| own.resource == resource && tiers[own.tier].host == *host);
-        here.map(|own| own.granted.part()).sum()
+/// What an application was granted of a host, or what it needs while it is released: nothing before its first decision, which may
+/// be as far away as a host that has not joined.
+fn granted_on(managed: &Managed, host: &HostId, resource: Resource, hosts: &Hosts) -> f64 {
+    if managed.decisions == 0 {
+        return 0.0;
     }
+    let tiers = &managed.status.spec.tiers;
+    let here = managed.shares.iter().filter(|own| own.resource == resource && tiers[own.tier].host == *host);
+    let granted = |own: &TierShare| if managed.released { needed(managed, own, hosts) } else { own.granted.part() };
+    here.map(granted).sum()
 }

@@ -28,6 +28,8 @@ struct Services {
     events: Vec<Event>,
     /// Sources that say nothing.
     silent: bool,
+    /// A service whose source alone says nothing.
+    mute: Option<&'static str>,
     /// What sources say instead of a mean.
     answer: Option<ResponseTime>,
     /// What a lock adds to every response, in milliseconds.
@@ -75,6 +77,7 @@ impl Services {
             asked: 0,
             events: Vec::new(),
             silent: false,
+            mute: None,
             answer: None,
             lock_ms: 0.0,
             wait: 0.0,
@@ -108,7 +111,7 @@ impl Services {
                 Output::AskResponseTime { application } => {
                     self.asked += 1;
                     let mean_ms = self.mean_ms(application.as_str());
-                    if !self.silent {
+                    if !self.silent && self.mute != Some(application.as_str()) {
                         let mut response = self.answer.clone().unwrap_or_else(|| ResponseTime::from_ms(mean_ms));
                         if let Some((every_s, told)) = &mut self.pushed {
                             if self.bench.now.seconds_since(*told) < *every_s {
@@ -154,9 +157,16 @@ impl Services {
             report.machine.cpu_foreground = Reading::Value(CoreShare::clamped(all.min(400.0)));
             self.send(Input::Report(Box::new(report)));
             self.send(Input::Tick);
-            // On every host at every moment: what was granted and what the volunteer may have fit together.
-            let granted: f64 = self.limits.values().sum();
+            // On every host at every moment: what was granted fits, and what the volunteer may have fits beside all limits.
+            let limits: f64 = self.limits.values().sum();
             let status = |service: &&str| self.bench.controller.application(&name(service));
+            // The limits of a released service are its ceilings; of those it counts for what it needs.
+            let granted = |(service, limit): (&&'static str, &f64)| {
+                let decision = status(service).and_then(|status| status.decision.as_ref());
+                let is_released = decision.is_some_and(|decision| decision.reason.starts_with("released"));
+                if is_released { limit.min(0.8 * self.needs[service] / 0.9) } else { *limit }
+            };
+            let granted: f64 = self.limits.iter().map(granted).sum();
             let is_idle = self
                 .needs
                 .keys()
@@ -165,7 +175,7 @@ impl Services {
             assert!(granted <= 401.0, "{:?}", self.limits);
             assert!(
                 // What an idle service does not use is the volunteer's.
-                self.volunteer <= 0.0 || granted + self.volunteer <= 401.0 || is_idle,
+                self.volunteer <= 0.0 || limits + self.volunteer <= 401.0 || is_idle,
                 "{:?} and {}",
                 self.limits,
                 self.volunteer

@@ -80,6 +80,22 @@ fn a_service_with_a_tier_out_of_sight_is_released_until_all_are_in_sight() {
     }
 }
 
+/// The limits together were more than the host, and nobody was said to contend.
+#[test]
+fn what_a_released_service_uses_is_not_granted_to_others() {
+    let mut services = Services::new(&[("a", 250.0), ("b", 50.0)], 300.0);
+    services.seconds(30 * 20);
+    services.mute = Some("a");
+    services.seconds(30 * 13);
+    assert!(services.limits["a"] > 299.0, "released: {:?}", services.limits);
+    services.needs.insert("b", 300.0);
+    services.seconds(30 * 12);
+    assert!(services.limits["a"] > 299.0, "still: {:?}", services.limits);
+    assert!(services.limits["b"] <= 400.0 - 0.8 * 250.0 / 0.9 + 1.0, "{:?}", services.limits);
+    let decision = services.bench.controller.application(&name("b")).unwrap().decision.clone().unwrap();
+    assert!(decision.part < 1.0, "it contends: {decision:?}");
+}
+
 fn relieved(services: &Services) -> usize {
     services.events.iter().filter(|event| matches!(event, Event::SurgeRelieved { .. })).count()
 }
