@@ -1,6 +1,6 @@
 //! What a policy is told of an application after a control interval, and what it answers.
-//! In: nothing. Out: [`Observation`] and [`Request`]. Called by every policy, and by the controller's `applications`, which
-//! makes the one and takes the other.
+//! In: nothing. Out: [`Observation`] and [`Request`]. Called by every policy, and by the controller's `applications` and
+//! [`crate::snapshot::balance`], which make the one and take the other.
 
 use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
@@ -97,7 +97,30 @@ pub struct Request {
     pub give_back: GiveBack,
 }
 
+/// What was last asked for of a share, and what more of it brought by the last request that knew. While nothing is known it is
+/// held, so that a cut by contention does not last, and keeps its weight in arbitration.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Held {
+    /// What was asked for. More than 1 where its host has become too small for it.
+    pub requested: Share,
+    /// ∂ȳ/∂w.
+    pub gain: f64,
+}
+
 impl Request {
+    /// Without a response time, asks for what was asked for `last`, or for more of a share that is used up. `seen` and `last` are
+    /// in the order of the shares; before the first request `last` is empty, and nothing changes.
+    pub fn hold_to(&mut self, seen: &[ObservedShare], last: &[Held]) {
+        if self.error.is_some() {
+            return;
+        }
+        for (((asked, gain), seen), last) in self.shares.iter_mut().zip(&mut self.gains).zip(seen).zip(last) {
+            let grown = if *asked > seen.share { asked.part() } else { 0.0 };
+            *asked = Share::clamped(last.requested.part().max(grown));
+            *gain = gain.max(last.gain);
+        }
+    }
+
     /// What a policy without a model of the application asks for: it may go anywhere between floors and ceilings.
     #[must_use]
     pub fn without_model(observation: &Observation, shares: Vec<Share>, gains: Vec<f64>) -> Self {

@@ -12,7 +12,7 @@ use crate::balance::application::{Application, Observation, ObservedShare, Reque
 use crate::balance::arbitration::{Contended as ContendedPlace, Demand, Grants, arbitrate, capacity};
 use crate::balance::model::Kind;
 use crate::balance::mpc::Reach;
-use crate::balance::request::GiveBack;
+use crate::balance::request::{GiveBack, Held};
 use crate::balance::scaler::Load;
 use crate::balance::{Resource, Share};
 
@@ -414,19 +414,32 @@ fn check(question: &BalanceQuestion) -> Result<(), Problems> {
     problems.end()
 }
 
-/// Replays the observed intervals of an application through its controller. Returns the request after the last one.
+/// Replays the observed intervals of an application through its controller, which holds what it last asked for while there is no
+/// response time. Returns the request after the last one.
 fn replay(observed: &ObservedApplication) -> Request {
     let mut application = Application::new(observed.settings);
+    let mut held: Vec<Held> = Vec::new();
     let (mut last, mut unanswered) = (None, 0);
     for interval in &observed.intervals {
         let shares = observed.shares.iter().enumerate().map(|(at, moved)| moved.seen(interval, at));
-        last = Some(application.step(&Observation {
+        let observation = Observation {
             target_ms: observed.target_ms,
             mean_ms: interval.mean_ms,
             unanswered,
             miss_rate: interval.miss_rate.map(Fraction::clamped),
             shares: shares.collect(),
-        }));
+        };
+        let mut request = application.step(&observation);
+        request.hold_to(&observation.shares, &held);
+        held.resize(observed.shares.len(), Held::default());
+        for (index, (own, wanted)) in held.iter_mut().zip(&mut request.shares).enumerate() {
+            *wanted = Share::clamped(wanted.part().max(observed.shares[index].floor));
+            own.requested = *wanted;
+            if request.error.is_some() {
+                own.gain = request.gains[index];
+            }
+        }
+        last = Some(request);
         unanswered = if interval.mean_ms.is_none() { unanswered + 1 } else { 0 };
     }
     // A checked question has at least one interval.
@@ -484,7 +497,11 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_held_and_capacity_counts() {
-        for (used, requested) in [(0.8, 0.6), (0.95, 1.0)] {
+        let mut first = observed("a", 0.6, None);
+        first.intervals.truncate(1);
+        let question = BalanceQuestion { version: VERSION, capacity: vec![], applications: vec![first] };
+        let asked = balance_question(&question).unwrap().applications[0].shares[0].requested;
+        for (used, requested) in [(0.8, asked), (0.95, 1.0)] {
             let mut application = observed("a", 0.6, None);
             application.intervals[1].utilisation = vec![Some(used)];
             let question = BalanceQuestion {
@@ -497,6 +514,23 @@ mod tests {
             assert_eq!((own.error, own.shares[0].requested), (None, requested), "{own:?}");
             assert!((own.shares[0].granted - 0.3).abs() < 1e-9, "{own:?}");
         }
+    }
+
+    /// As in the aggregator: the cut by contention does not last.
+    #[test]
+    fn what_is_held_is_what_was_asked_for() {
+        let asked = |count| {
+            let mut application = observed("a", 0.6, None);
+            application.intervals[0].mean_ms = Some(200.0);
+            application.intervals[1] =
+                Interval { shares: vec![0.5], utilisation: vec![Some(0.7)], ..application.intervals[1].clone() };
+            application.intervals.truncate(count);
+            let question = BalanceQuestion { version: VERSION, capacity: vec![], applications: vec![application] };
+            let share = balance_question(&question).unwrap().applications[0].shares[0].clone();
+            (share.requested, share.gain)
+        };
+        assert_eq!(asked(2), asked(1));
+        assert!(asked(1).0 > 0.6 && asked(1).1 > 0.0, "{:?}", asked(1));
     }
 
     /// As the aggregator divides it: only where somebody says what the disk can, and floors are kept.

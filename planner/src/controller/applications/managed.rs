@@ -13,7 +13,7 @@ use gleaner_types::units::{BytesPerSec, CoreShare};
 use serde::{Deserialize, Serialize};
 
 use crate::balance::application::{Observation, Request};
-use crate::balance::request::GiveBack;
+use crate::balance::request::{GiveBack, Held};
 use crate::balance::scaler::MISSED;
 use crate::balance::{Resource, Share};
 use crate::controller::hosts::Hosts;
@@ -166,17 +166,12 @@ impl Managed {
     /// of the host that its first tier is on.
     pub(super) fn request(&mut self, observed: &Observation, whole: CoreShare) -> Request {
         let mut request = self.control.request(observed, whole);
-        if request.error.is_none() && self.decisions > 0 {
-            for (asked, (own, seen)) in request.shares.iter_mut().zip(self.shares.iter().zip(&observed.shares)) {
-                let grown = if *asked > seen.share { asked.part() } else { 0.0 };
-                *asked = Share::clamped(own.requested.part().max(grown));
-            }
+        if self.decisions > 0 {
+            let held = self.shares.iter().map(|own| Held { requested: own.requested, gain: own.gain });
+            request.hold_to(&observed.shares, &held.collect::<Vec<Held>>());
         }
-        for (own, gain) in self.shares.iter_mut().zip(&mut request.gains) {
-            match request.error {
-                Some(_) => own.gain = *gain,
-                None => *gain = gain.max(own.gain),
-            }
+        if request.error.is_some() {
+            self.shares.iter_mut().zip(&request.gains).for_each(|(own, gain)| own.gain = *gain);
         }
         self.unanswered = if request.error.is_none() { self.unanswered.saturating_add(1) } else { 0 };
         self.begin_interval();
