@@ -36,8 +36,6 @@ const MOST_USED: f64 = 0.9;
 const EXPONENT_EVERY: u32 = 1_200;
 /// Samples with a miss rate from which λ is first looked for. Chosen.
 const EXPONENT_FIRST: usize = 20;
-/// Longest list of conditions that have models of their own; 2^(resources × tiers) are possible.
-const MOST_CONDITIONS: usize = 256;
 /// Exponents λ beyond which the term is all or nothing.
 const EXPONENT_MOST: f64 = 1_000.0;
 
@@ -81,6 +79,7 @@ pub struct Sample {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Coefficients {
     values: Vec<f64>,
+    /// Rows that they were fitted to and that are still in the window.
     rows: usize,
     #[serde(default)]
     variances: Variances,
@@ -175,6 +174,7 @@ impl Model {
         if self.samples.len() > WINDOW {
             self.samples.pop_front();
         }
+        self.forget();
         self.exponent_age = self.exponent_age.saturating_add(1);
         let enough = self.samples.len() >= EXPONENT_FIRST && self.kind() == Kind::Gray;
         let due = !self.exponent_found || self.exponent_age >= EXPONENT_EVERY;
@@ -188,6 +188,20 @@ impl Model {
         }
         self.judge(condition);
         self.fit(condition);
+    }
+
+    /// Drops the coefficients of conditions that the window has no sample of any more, and counts behind those of the others what is
+    /// left of their rows: with few, a neighbour's stand in. So there are no more conditions than samples.
+    fn forget(&mut self) {
+        let mut rows: BTreeMap<u64, usize> = self.samples.iter().map(|sample| (sample.condition, 0)).collect();
+        for index in self.equations() {
+            *rows.entry(self.samples[index].condition).or_default() += 1;
+        }
+        self.conditions.retain(|condition, own| {
+            // The newest sample is no row of theirs before they are fitted to it.
+            own.rows = own.rows.min(rows.get(condition).copied().unwrap_or(0));
+            rows.contains_key(condition)
+        });
     }
 
     /// What to expect in the interval to come under a condition; `None` before the first sample.
@@ -367,10 +381,8 @@ impl Model {
         let start = self.conditions.get(&condition).map_or(&[][..], |own| &own.values);
         let before = self.chosen(condition).map_or_else(Variances::default, |chosen| chosen.own.variances);
         let found = fit(&rows, &prior, before, start);
-        if self.conditions.len() < MOST_CONDITIONS || self.conditions.contains_key(&condition) {
-            let own = Coefficients { values: found.values, rows: rows.len(), variances: found.variances };
-            self.conditions.insert(condition, own);
-        }
+        let own = Coefficients { values: found.values, rows: rows.len(), variances: found.variances };
+        self.conditions.insert(condition, own);
     }
 
     /// λ by Gauss–Newton: in turns the other coefficients for a λ, and a step of λ for them.
@@ -555,17 +567,17 @@ mod tests {
         assert!((seen.gains[0] - 1.5).abs() < 0.03 && (seen.fixed - 0.4 * performance).abs() < 0.03, "{seen:?}");
     }
 
-    #[test]
-    fn a_condition_with_little_data_takes_its_nearest_neighbours_model() {
+    /// A black box after 20 intervals under a condition in which the share brings 2, so many under another in which it brings 1, and
+    /// one under a third, which is near the first: what it says of the third.
+    fn neighbour(others: usize) -> (Model, Prediction) {
         let mut model = Model::new(Kind::Black, Orders::default());
         assert!(model.predict(0).is_none());
         let mut state = 1;
-        for condition in [0b11, 0b1000] {
-            for _ in 0..20 {
-                let shares = vec![0.2 + 0.4 * random(&mut state)];
-                let gain = if condition == 0b11 { 2.0 } else { 1.0 };
+        for (condition, gain, count) in [(0b11, 2.0, 20), (0b1000, 1.0, others), (0b10, 1.0, 1)] {
+            for _ in 0..count {
+                let shares = vec![if count > 1 { 0.2 + 0.4 * random(&mut state) } else { 0.5 }];
                 model.observe(Sample {
-                    performance: gain * shares[0],
+                    performance: if count > 1 { gain * shares[0] } else { 1.0 },
                     miss_rate: None,
                     shares,
                     condition,
@@ -574,16 +586,26 @@ mod tests {
                 });
             }
         }
-        model.observe(Sample {
-            performance: 1.0,
-            miss_rate: None,
-            shares: vec![0.5],
-            condition: 0b10,
-            after_gap: false,
-            load_changed: false,
-        });
         let seen = model.predict(0b10).unwrap();
+        (model, seen)
+    }
+
+    #[test]
+    fn a_condition_with_little_data_takes_its_nearest_neighbours_model() {
+        let (_, seen) = neighbour(20);
         assert!(seen.neighbour && (seen.gains[0] - 2.0).abs() < 0.3, "{seen:?}");
+    }
+
+    /// It was measured so long ago that nothing says it still holds.
+    #[test]
+    fn a_condition_that_left_the_window_stands_in_for_nobody() {
+        let (model, seen) = neighbour(WINDOW);
+        assert!(seen.neighbour && (seen.gains[0] - 1.0).abs() < 0.3, "{seen:?}");
+        assert_eq!(model.conditions.keys().copied().collect::<Vec<u64>>(), [0b10, 0b1000]);
+        // Three of its samples are left, too few to stand in.
+        let (model, seen) = neighbour(WINDOW - 4);
+        assert!((seen.gains[0] - 1.0).abs() < 0.3, "{seen:?}");
+        assert_eq!(model.conditions[&0b11].rows, 2);
     }
 
     #[test]
