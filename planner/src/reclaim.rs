@@ -1,8 +1,15 @@
 //! Lowers a workload's memory limit in small steps, and backs off when the workload waits for memory. In: what the
 //! workload holds and its memory pressure, once a second. Out: the limit to set now. The agent's limits call it. A limit
 //! that is set at once makes the kernel (or a balloon) reclaim everything at once, and the foreground stutters.
+//!
+//! Backing off gives back what was taken, and a quarter more than the goal. It ends there: what is beyond the goal may be granted to
+//! others, and a workload whose goal is too small waits for ever, so its limit would grow without end.
 
 use gleaner_types::units::{Bytes, Fraction};
+
+/// Part of the goal up to which a limit backs off, also where less was in use before. Chosen: a few steps of
+/// the balancer, which raises a goal that is too small.
+const MOST_ABOVE_GOAL: f64 = 1.25;
 
 /// Sizes of the steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,24 +51,33 @@ pub struct MemoryState {
 pub struct Reclaim {
     resting: u32,
     last: Option<Bytes>,
+    /// What the limit may back off to because that was in use when it began to fall; `None` once it has come to its goal.
+    began: Option<Bytes>,
 }
 
 impl Reclaim {
-    /// The limit to set now, one step on the way to `goal`. Called once a second.
+    /// The limit to set now, one step on the way to `goal`. Called once a second. Under pressure it is more, up to what was in use
+    /// when it began to fall and some more than the goal; yet no more than a step is taken at once.
     pub fn next(&mut self, settings: &ReclaimSettings, goal: Bytes, state: MemoryState) -> Bytes {
         let goal = goal.max(settings.floor);
         let part = |share: f64| Bytes(share_of(state.used, share));
+        let (eased, lowered) = (part(1.0 + 2.0 * settings.step.value()), part(1.0 - settings.step.value()));
+        let began = *self.began.get_or_insert(eased);
         let limit = if state.pressure.is_some_and(|pressure| pressure >= settings.most_pressure) {
             self.resting = settings.rest;
-            part(1.0 + 2.0 * settings.step.value()).max(self.last.unwrap_or_default()).max(goal)
+            let most = began.max(Bytes(share_of(goal, MOST_ABOVE_GOAL)));
+            eased.max(self.last.unwrap_or_default()).min(most).max(lowered).max(goal)
         } else if self.resting > 0 {
             self.resting -= 1;
-            self.last.unwrap_or(goal).max(part(1.0 - settings.step.value())).max(goal)
+            self.last.unwrap_or(goal).max(lowered).max(goal)
         } else {
-            part(1.0 - settings.step.value()).max(goal)
+            lowered.max(goal)
         };
         // Unused memory above the goal is limited at once: that takes nothing from the workload.
         let limit = if self.resting == 0 && state.used <= goal { goal } else { limit };
+        if limit == goal {
+            self.began = None;
+        }
         self.last = Some(limit);
         limit
     }
@@ -116,6 +132,23 @@ mod tests {
         assert_eq!(reclaim.next(&settings, goal, state(1_000, 0.0)), eased, "rests");
         assert_eq!(reclaim.next(&settings, goal, state(1_000, 0.0)), eased, "rests");
         assert!(reclaim.next(&settings, goal, state(1_000, 0.0)) < Bytes::from_mib(1_000), "takes again");
+    }
+
+    /// Its limit grew by 4 % a second, far beyond what it was granted.
+    #[test]
+    fn what_waits_for_ever_is_given_back_what_was_taken_or_a_quarter_more_than_its_goal() {
+        let settings = ReclaimSettings::default();
+        for (goal, most) in [(500, 1_040), (900, 1_125)] {
+            let mut reclaim = Reclaim::default();
+            // An earlier goal, which it has come to, is forgotten.
+            assert_eq!(reclaim.next(&settings, Bytes::from_mib(8_000), state(1_000, 0.0)), Bytes::from_mib(8_000));
+            let mut used = Bytes::from_mib(1_000);
+            for _ in 0..1_000 {
+                let state = MemoryState { used, pressure: Some(Fraction::clamped(0.5)) };
+                used = reclaim.next(&settings, Bytes::from_mib(goal), state);
+            }
+            assert!((Bytes::from_mib(most - 1)..=Bytes::from_mib(most)).contains(&used), "{used} for {goal} MiB");
+        }
     }
 
     proptest! {
