@@ -152,7 +152,7 @@ fn a_real_sort_that_loses_output_in_its_shuffle_is_foreseen() {
     // The shuffle has begun, and it is foreseen what becomes of the job without its volunteers: executors hand nothing over.
     let most = || {
         let has = |host: &&str| watch.finished(host);
-        VOLUNTEERS.into_iter().max_by(|a, b| has(a).total_cmp(&has(b))).unwrap()
+        VOLUNTEERS.into_iter().filter(|host| watch.has_executor(host)).max_by(|a, b| has(a).total_cmp(&has(b)))
     };
     let again_without = |decision: &Value| {
         let sizes = decision["stages"]["predicted"]["sizes"].as_array().cloned().unwrap_or_default();
@@ -161,24 +161,31 @@ fn a_real_sort_that_loses_output_in_its_shuffle_is_foreseen() {
     watch.goes_on_until("the shuffle has begun, and a volunteer has output that the rest needs", |watch| {
         let done = watch.job()["progress"]["tasks_done"].as_f64().unwrap_or(0.0);
         let again = again_without(&bed.pair.job("sorted")["decision"]);
-        done >= f64::from(SORT[0].0) + 5.0 && watch.finished(most()) >= OUTPUT && again > 0
+        let has_output = most().is_some_and(|host| watch.finished(host) >= OUTPUT);
+        done >= f64::from(SORT[0].0) + 5.0 && has_output && again > 0
     });
-    let most = most();
+    let most = most().unwrap();
     let again = again_without(&bed.pair.job("sorted")["decision"]);
     eprintln!("{most} has finished {} tasks; without volunteers {again} would run again", watch.finished(most));
+    let decided = bed.pair.job("sorted")["decision"]["number"].as_u64();
     watch.processes(most).into_iter().for_each(|pid| bench::kill(pid, "KILL"));
-    watch.goes_on_until("Spark makes the lost output again", |watch| {
+    let mut is_made_again = false;
+    watch.goes_on_until("Spark makes the lost output again, and it was decided since", |watch| {
         let stages = &watch.job()["progress"]["stages"]["known"]["stages"];
         let first = stages.as_array().and_then(|all| all.first()).cloned().unwrap_or_default();
-        first["id"] == 0 && first["done"].as_u64() < first["tasks"].as_u64()
+        is_made_again |= first["id"] == 0 && first["done"].as_u64() < first["tasks"].as_u64();
+        is_made_again && bed.pair.job("sorted")["decision"]["number"].as_u64() > decided
     });
     // From here on nobody disturbs it, and its end can be foreseen.
     watch.foreseen.replace(Foreseen::default());
+    let at_risk = || bed.pair.events().matches("\"event\":\"goal_at_risk\"").count();
+    let at_risk_before = at_risk();
     let Ended { off, met, slower, .. } = watch.ends();
     if slower > STEADY && !(met && off.by_stages <= FORESEEN) {
         not_judged("the deadline of a real sort that lost output, and how far it was foreseen", slower);
     } else {
-        assert!(met, "{}", bed.pair.events());
+        // So much may have been lost that no size is in time; then it is said.
+        assert!(met || at_risk() > at_risk_before, "{}", bed.pair.events());
         assert!(off.by_stages <= FORESEEN, "{off}");
     }
     let parts: Vec<(u64, String, String)> = serde_json::from_str(&std::fs::read_to_string(result).unwrap()).unwrap();

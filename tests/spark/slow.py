@@ -18,6 +18,9 @@ SETTINGS = {
     # By default an executor that is gone is asked for its output three times more, every 5 s.
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "1s",
+    # By default a question to one that went just then is waited for two minutes.
+    "spark.shuffle.io.connectionTimeout": "10s",
+    "spark.rpc.askTimeout": "20s",
     "spark.locality.wait": "0s",
 }
 
