@@ -386,8 +386,6 @@ impl Watch<'_> {
             stolen_ticks().zip(self.ticks).map_or(0.0, |(now, then)| (now.0 - then.0) / (now.1 - then.1).max(1.0));
         let slower = self.pace.median_ms() / self.bed.spark.little_ms / (1.0 - stolen).max(0.01);
         eprintln!("the machine was {slower:.2} times as slow as when the work was cut to it");
-        // One that became faster is another machine too.
-        let slower = slower.max(1.0 / slower);
         until("no volunteer is left", || VOLUNTEERS.iter().all(|host| processes(self.pair, host).is_empty()));
         Ended { sizes, off, met, slower }
     }
