@@ -47,18 +47,20 @@ impl Foreseen {
         let (mut by_stages, mut by_rate) = (Vec::new(), Vec::new());
         for (at, decision) in taken.iter().enumerate() {
             let told_end_s = |durations: &Value| told_end_s(&taken[at..], durations.as_array()?);
-            let off = |durations| Some((told_end_s(durations)? - ended_s).abs() / (ended_s - submitted_s));
+            // Above zero it was told to end too late.
+            let off = |durations| Some((told_end_s(durations)? - ended_s) / (ended_s - submitted_s));
             let stages = off(&decision["stages"]["predicted"]["sizes"]);
             if let (Some(stages), Some(rate)) = (stages, off(&decision["candidates"])) {
                 eprintln!(
-                    "{:6.1} s  size {}: off by {:.1} % by the stages, {:.1} % by the rate",
+                    "{:6.1} s  size {}, {:.3} left: off by {:+.1} % by the stages, {:+.1} % by the rate",
                     moment_s(&decision["at"]) - submitted_s,
                     decision["size"],
+                    decision["remaining"].as_f64().unwrap_or(f64::NAN),
                     stages * 100.0,
                     rate * 100.0
                 );
-                by_stages.push(stages);
-                by_rate.push(rate);
+                by_stages.push(stages.abs());
+                by_rate.push(rate.abs());
             }
         }
         let middle = |mut all: Vec<f64>| {
