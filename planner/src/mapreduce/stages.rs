@@ -9,7 +9,7 @@
 //! - A stage begins when the one before has ended, so the output is copied within its tasks: λ is 0, and g_f is g_s.
 //! - Before a task of a stage has ended, its time is that of the stage before for each MB read, times [`LATER_PER_MB`], but no less
 //!   than a task there takes, which is what the rate takes it for.
-//! - A stage's time and the hosts' speed are told apart ([`Factors`]), as the hosts of one stage may not be those of the next. Of a
+//! - A stage's time and the hosts' speed are told apart, as the hosts of one stage may not be those of the next. Of a
 //!   host that has not ended a task, its CPU is the promise.
 
 use std::collections::{BTreeMap, BTreeSet};
