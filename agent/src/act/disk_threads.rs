@@ -58,8 +58,6 @@ impl DiskThreads {
             return Ok(());
         }
         let threads = served::threads(&self.proc);
-        // Asked after the threads were found: those of another domain may bear the number of one that has ended.
-        let domains = xen::still_there(domains, xen::state);
         let own: Vec<i32> = domains.iter().filter_map(|run| threads.get(&run.id)).flatten().copied().collect();
         served::gather(&self.proc, &self.group, &own).map(drop)
     }

@@ -23,7 +23,7 @@ use crate::levers::{AnyLever, Fault, LeverError, LeverValue, LinkLever};
 use crate::netlink::{self, Direction};
 use crate::sense::machine::InterfaceReader;
 use crate::xen;
-use crate::xen::served::{domain_of_interface, interfaces_of};
+use crate::xen::served::interfaces_of;
 
 /// Between two writes that raise a ceiling. (Chosen.)
 const RAISE_PAUSE: Duration = Duration::from_secs(1);
@@ -140,26 +140,6 @@ fn index_of(name: &str) -> io::Result<u32> {
     LinkLever { interface: name.to_owned(), direction: Direction::Receive }.index()
 }
 
-/// Those that are there are those that are held, and none is another one of its name by now.
-fn is_held(held: &[Interface], there: &[String]) -> bool {
-    let mut there: Vec<&String> = there.iter().collect();
-    there.sort_unstable();
-    there.into_iter().eq(held.iter().map(|own| &own.name)) && !held.iter().any(Interface::is_another)
-}
-
-/// Those of the interfaces that are of domains which have not ended by now. The interfaces were found before: another domain's that
-/// has the number of one that has ended must not get its ceiling.
-fn of_living(
-    sys: &Path,
-    mut there: Vec<String>,
-    runs: Vec<xen::Run>,
-    state: impl Fn(&str) -> io::Result<xen::DomainState>,
-) -> Vec<String> {
-    let living = xen::still_there(runs, state);
-    there.retain(|name| domain_of_interface(sys, name).is_some_and(|id| living.iter().any(|run| run.id == id)));
-    there
-}
-
 /// Whose the interfaces are.
 #[derive(Debug)]
 pub(super) enum Whose {
@@ -191,9 +171,7 @@ impl Interfaces {
     pub(super) fn follow(&mut self, now: Instant) -> bool {
         let there = match &mut self.whose {
             Whose::Domains => {
-                let runs = xen::watched();
-                let there = interfaces_of(&self.sys, &runs.iter().map(|run| run.id).collect::<Vec<_>>());
-                Some(if is_held(&self.held, &there) { there } else { of_living(&self.sys, there, runs, xen::state) })
+                Some(interfaces_of(&self.sys, &xen::watched().iter().map(|run| run.id).collect::<Vec<_>>()))
             }
             Whose::Guest(guest) => guest.taps(now),
         };
@@ -205,7 +183,9 @@ impl Interfaces {
 
     fn take(&mut self, mut there: Vec<String>) -> bool {
         there.truncate(MOST);
-        if is_held(&self.held, &there) {
+        there.sort_unstable();
+        let is_same = there.iter().eq(self.held.iter().map(|own| &own.name));
+        if is_same && !self.held.iter().any(Interface::is_another) {
             return false;
         }
         let is_kept = |own: &Interface| there.contains(&own.name) && !own.is_another();
@@ -334,22 +314,6 @@ mod tests {
         assert_eq!(vifs.carried(&mut Vec::new()).unwrap(), Directions { sent: 110, received: 8 });
         assert!(vifs.set(Directions { sent: 1, received: 1 }, Instant::now()).is_ok(), "not recorded, so not set");
         assert!(vifs.take(of(&[])) && vifs.held.is_empty());
-    }
-
-    #[test]
-    fn an_interface_of_another_domain_that_has_the_number_now_is_not_the_volunteers() {
-        let root = tempfile::tempdir().unwrap();
-        for name in ["vif3.0", "vif4.0"] {
-            std::fs::create_dir_all(root.path().join("class/net").join(name)).unwrap();
-        }
-        let run = |uuid: &str, id| xen::Run { uuid: uuid.to_owned(), id };
-        let state = |uuid: &str| -> io::Result<xen::DomainState> {
-            Err(if uuid == "ended" { io::ErrorKind::NotFound } else { io::ErrorKind::TimedOut }.into())
-        };
-        let there = interfaces_of(root.path(), &[3, 4]);
-        assert_eq!(there, ["vif3.0", "vif4.0"]);
-        let living = of_living(root.path(), there, vec![run("ended", 3), run("other", 4)], state);
-        assert_eq!(living, ["vif4.0"], "of one that cannot be asked nothing is known");
     }
 
     #[test]

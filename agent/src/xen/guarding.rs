@@ -239,19 +239,6 @@ pub(crate) fn watched() -> Vec<Run> {
     GUARDING.lock().unwrap_or_else(PoisonError::into_inner).watched.clone()
 }
 
-/// A domain has ended, or has been started anew, since it had this number, by its state now. While that is not known it may go on.
-pub(crate) fn has_ended(state: io::Result<DomainState>, id: u32) -> bool {
-    match state {
-        Ok(state) => state.id != id,
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    }
-}
-
-/// Those of the domains that have not ended by now: another one may have the number of one that has.
-pub(crate) fn still_there(runs: Vec<Run>, state: impl Fn(&str) -> io::Result<DomainState>) -> Vec<Run> {
-    runs.into_iter().filter(|run| !has_ended(state(&run.uuid), run.id)).collect()
-}
-
 /// From now on no look is asked for, because the volunteer could not be held, or it is again. Without looks the helper pauses
 /// it when the lease ends.
 pub(crate) fn withhold(withheld: bool) {
@@ -395,24 +382,6 @@ mod tests {
         assert_eq!(why, "the helper gleaner-agent-xen failed: no answer");
         guarding.restarts.may_start(again + REST).unwrap();
         assert_eq!(guarding.lapses, 2, "each may have paused the volunteer");
-    }
-
-    #[test]
-    fn a_domain_that_was_started_anew_or_lost_its_number_to_another_is_not_there_any_more() {
-        let runs = ["anew", "gone", "there", "silent"].map(|uuid| Run { uuid: uuid.to_owned(), id: 3 });
-        let state = |uuid: &str| -> io::Result<DomainState> {
-            let id = if uuid == "anew" { 4 } else { 3 };
-            match uuid {
-                "gone" => Err(io::ErrorKind::NotFound.into()),
-                "silent" => Err(io::ErrorKind::TimedOut.into()),
-                _ => {
-                    let text = r#"{"vcpus":1,"cpu_ns":1,"paused":false,"cap_percent":0,"weight":1,"memory_most_bytes":4096,"lapses":0"#;
-                    Ok(serde_json::from_str(&format!("{text},\"id\":{id}}}")).unwrap())
-                }
-            }
-        };
-        let there: Vec<String> = still_there(runs.to_vec(), state).into_iter().map(|run| run.uuid).collect();
-        assert_eq!(there, ["there", "silent"], "one of which nothing is known may go on");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::found::FoundLevers;
 use crate::act::ledger::Record;
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::levers::{AnyLever, DomainKind, DomainLever, DomainMostLever, Fault, LeverError, LeverValue};
-use crate::xen::{self, MemoryNow, MemoryTarget, VolunteerMemory, has_ended};
+use crate::xen::{self, DomainState, MemoryNow, MemoryTarget, VolunteerMemory};
 
 const PAGE: u64 = 4 << 10;
 /// Smaller changes of a target are not written. (Chosen, as of cgroups.)
@@ -95,6 +95,14 @@ fn bytes_of(value: &LeverValue) -> u64 {
     match value {
         LeverValue::Memory(Some(bytes)) => *bytes,
         _ => u64::MAX,
+    }
+}
+
+/// The domain has ended, or has been started anew since it had this number. While that is not known it may go on.
+fn has_ended(state: io::Result<DomainState>, id: u32) -> bool {
+    match state {
+        Ok(state) => state.id != id,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
