@@ -6,7 +6,7 @@ use gleaner_planner::controller::{FleetHold, HeldUntil, HostView};
 use gleaner_types::application::{Amount, ApplicationStatus, BalanceDecision, Bounds, ResponseTime, ShareDecision};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::HostId;
-use gleaner_types::job::{Candidate, Goal, JobPhase, JobStatus, PoolShare, ReservedNode, ReservedStage, Workers};
+use gleaner_types::job::{Candidate, Goal, JobPhase, JobStatus, PoolShare, Workers};
 use gleaner_types::report::{Absence, Bounded, Reading, ResidualForecast};
 use gleaner_types::report::{HostHarm, WorkloadHarm};
 pub(crate) use gleaner_types::text::duration as seconds;
@@ -16,6 +16,7 @@ use gleaner_types::units::{CoreShare, Fraction};
 
 use crate::admission::Admission;
 use crate::held;
+use crate::reserved;
 use crate::states::{self, Meaning};
 
 /// A table with columns as wide as their widest cell.
@@ -525,7 +526,7 @@ pub(crate) fn job(job: &JobStatus, held: Option<&str>) -> String {
         }
     }
     for node in job.progress.iter().flat_map(|progress| &progress.leases) {
-        line("lease", reserved(node));
+        line("lease", reserved::line(node));
     }
     line("volunteers", job.volunteers.to_string());
     if let Some(held) = held {
@@ -553,27 +554,6 @@ pub(crate) fn job(job: &JobStatus, held: Option<&str>) -> String {
         line("output", clean(&output_dir));
     }
     lines.join("\n")
-}
-
-/// A node that a lease has or will have, and what fills it until then.
-pub(crate) fn reserved(node: &ReservedNode) -> String {
-    let tasks = counted(node.tasks, "task");
-    let stage = match node.stage {
-        ReservedStage::Open | ReservedStage::Draining => format!("{tasks} on it, and {}", reserved_stage(node.stage)),
-        ReservedStage::Vacating => format!("{tasks} on it, {}", reserved_stage(node.stage)),
-        ReservedStage::Leased => format!("{}, {tasks} on it", reserved_stage(node.stage)),
-    };
-    format!("{} for {} from {} to {}: {stage}", node.node, clean(node.lease.as_str()), node.begins, node.ends)
-}
-
-/// What tasks may do on a node that a lease has or will have.
-pub(crate) const fn reserved_stage(stage: ReservedStage) -> &'static str {
-    match stage {
-        ReservedStage::Open => "others start",
-        ReservedStage::Draining => "none starts any more",
-        ReservedStage::Vacating => "being ended",
-        ReservedStage::Leased => "has begun",
-    }
 }
 
 /// Workers that a job may have, of those it wants.

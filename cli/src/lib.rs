@@ -26,6 +26,7 @@ mod held;
 mod leases;
 mod list;
 mod plots;
+mod reserved;
 #[cfg(test)]
 mod schemas;
 mod stack;

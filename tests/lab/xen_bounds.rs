@@ -32,7 +32,7 @@ const FLOOR_MIB: f64 = 96.0;
 const FOUND_MIB: f64 = 128.0;
 const ROUNDS: usize = 10;
 /// Within so many ms the volunteer gives memory back; on a quiet machine in some 600.
-const GIVES_BACK_MS: f64 = 20_000.0;
+const GIVES_BACK_MS: f64 = 5_000.0;
 const RUN: Desired = Desired::Run { cap: Quota::Unlimited };
 
 /// The hypervisor's memory and a domain's, in MiB.

@@ -43,7 +43,7 @@ pub(crate) struct Spark {
 impl Spark {
     /// # Errors
     /// What is missing on this machine.
-    pub(crate) fn prepare() -> Result<Self, String> {
+    fn prepare() -> Result<Self, String> {
         if !bench::cgroups_writable("a real Spark cluster") {
             return Err("no control group can be made here".to_owned());
         }
@@ -80,16 +80,16 @@ impl Spark {
     }
 
     /// A time of the job on this machine.
-    pub(crate) fn here(&self, time_s: f64) -> f64 {
+    fn here(&self, time_s: f64) -> f64 {
         time_s * (self.million_s / MILLION_S).max(1.0)
     }
 
-    pub(crate) fn url(&self) -> String {
+    fn url(&self) -> String {
         format!("spark://127.0.0.1:{}", self.port)
     }
 
     /// What a worker's script needs to know, as arguments of `env`.
-    pub(crate) fn worker_variables(&self, host: &str, folder: &Path) -> Vec<String> {
+    fn worker_variables(&self, host: &str, folder: &Path) -> Vec<String> {
         vec![
             format!("SPARK_HOME={}", self.home.display()),
             format!("SPARK_MASTER={}", self.url()),
@@ -100,7 +100,7 @@ impl Spark {
         ]
     }
 
-    pub(crate) fn start_master(&self, folder: &Path) -> Process {
+    fn start_master(&self, folder: &Path) -> Process {
         let mut command = Command::new(self.home.join("bin/spark-class"));
         command.args(["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1"]);
         command.args(["--port", &self.port.to_string(), "--webui-port", &self.web_port.to_string()]);
@@ -116,7 +116,7 @@ impl Spark {
     }
 
     /// The command that runs a job's driver to its end.
-    pub(crate) fn submit(&self, script: &str, arguments: &[String]) -> Vec<String> {
+    fn submit(&self, script: &str, arguments: &[String]) -> Vec<String> {
         let (python, home) = (self.python.display(), self.home.display());
         let command = [
             "/usr/bin/env".to_owned(),
@@ -134,7 +134,7 @@ impl Spark {
 }
 
 /// CPU time of a million hashes, in seconds, while all CPUs are busy: two that share a core are slower than one alone.
-pub(crate) fn million_hashes(python: &Path) -> f64 {
+fn million_hashes(python: &Path) -> f64 {
     let hashes = "import hashlib, time; digest = b'word'; start = time.process_time()\n\
                   for _ in range(1_000_000): digest = hashlib.sha256(digest).digest()\n\
                   print(time.process_time() - start)";
@@ -160,12 +160,12 @@ fn stolen_ticks() -> Option<(f64, f64)> {
     Some((*numbers.get(7)?, numbers.iter().take(8).sum()))
 }
 
-pub(crate) fn cpus() -> usize {
+fn cpus() -> usize {
     std::thread::available_parallelism().unwrap().get()
 }
 
 /// A file of this repository.
-pub(crate) fn file(name: &str) -> PathBuf {
+fn file(name: &str) -> PathBuf {
     std::fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)).unwrap()
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn file(name: &str) -> PathBuf {
 pub(crate) struct Process(Child);
 
 impl Process {
-    pub(crate) fn spawn(mut command: Command, log: &Path) -> Self {
+    fn spawn(mut command: Command, log: &Path) -> Self {
         let output = File::create(log).unwrap();
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output).process_group(0);
         Self(command.spawn().unwrap())
@@ -188,10 +188,10 @@ impl Drop for Process {
 }
 
 /// A control group that makes a small host of a dedicated worker; removed when dropped.
-pub(crate) struct SmallHost(PathBuf);
+struct SmallHost(PathBuf);
 
 impl SmallHost {
-    pub(crate) fn create(cores: f64) -> Self {
+    fn create(cores: f64) -> Self {
         let name = format!("gleaner-spark-{}", std::process::id());
         let version_1 = Path::new("/sys/fs/cgroup/cpu/cgroup.procs").exists();
         let folder = Path::new(if version_1 { "/sys/fs/cgroup/cpu" } else { "/sys/fs/cgroup" }).join(name);
@@ -203,7 +203,7 @@ impl SmallHost {
         Self(folder)
     }
 
-    pub(crate) fn start(&self, variables: &[String], log: &Path) -> Process {
+    fn start(&self, variables: &[String], log: &Path) -> Process {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", r#"echo $$ >"$1" && shift && exec env "$@""#, "sh"]).arg(self.0.join("cgroup.procs"));
         command.args(variables).arg("/bin/sh").arg(file("docs/examples/spark-worker.sh")).env("GLEANER_SLOTS", "1");
@@ -314,7 +314,7 @@ impl Bed {
         let limit = Duration::from_secs_f64(2.0 * deadline_s);
         let pace = Pace::start();
         let (ticks, foreseen) = (stolen_ticks(), RefCell::default());
-        Watch { name, bed: self, pair: &self.pair, started: Instant::now(), limit, pace, ticks, foreseen }
+        Watch { name, bed: self, started: Instant::now(), limit, pace, ticks, foreseen }
     }
 }
 
@@ -322,7 +322,6 @@ impl Bed {
 pub(crate) struct Watch<'a> {
     name: &'static str,
     bed: &'a Bed,
-    pair: &'a Pair,
     started: Instant,
     limit: Duration,
     pace: Pace,
@@ -333,7 +332,7 @@ pub(crate) struct Watch<'a> {
 
 impl Watch<'_> {
     pub(crate) fn job(&self) -> Value {
-        let job = self.pair.job(self.name);
+        let job = self.bed.pair.job(self.name);
         self.foreseen.borrow_mut().take(&job["decision"]);
         job["status"].clone()
     }
@@ -352,8 +351,8 @@ impl Watch<'_> {
         loop {
             let phase = &self.job()["phase"];
             let goes_on = phase == "profiling" || phase == "running";
-            let log = || std::fs::read_to_string(self.pair.bench.path("driver.log")).unwrap_or_default();
-            assert!(goes_on, "{what}: {phase}; {}\nits driver's log:\n{}", self.pair.events(), log());
+            let log = || std::fs::read_to_string(self.bed.pair.bench.path("driver.log")).unwrap_or_default();
+            assert!(goes_on, "{what}: {phase}; {}\nits driver's log:\n{}", self.bed.pair.events(), log());
             if condition(self) {
                 return self.say(what);
             }
@@ -361,8 +360,8 @@ impl Watch<'_> {
         }
     }
 
-    pub(crate) fn waits(&self, what: &str) {
-        assert!(self.started.elapsed() < self.limit, "{what}: not within {:?}: {}", self.limit, self.pair.events());
+    fn waits(&self, what: &str) {
+        assert!(self.started.elapsed() < self.limit, "{what}: not within {:?}: {}", self.limit, self.bed.pair.events());
         std::thread::sleep(Duration::from_millis(300));
     }
 
@@ -374,19 +373,19 @@ impl Watch<'_> {
         let job = self.job();
         self.say("the end");
         let sizes = self.sizes();
-        eprintln!("sizes {sizes:?}; {}", text(&self.pair.ask(&["explain", self.name]).stdout));
+        eprintln!("sizes {sizes:?}; {}", text(&self.bed.pair.ask(&["explain", self.name]).stdout));
         assert_eq!(job["phase"], "completed", "{job}");
         let off = self.foreseen.borrow().off(&job);
         eprintln!("when it would end, after what was done to it: {off}");
         let of = |line: &str| serde_json::from_str::<Value>(line).ok();
-        let events: Vec<Value> = self.pair.events().lines().filter_map(of).collect();
+        let events: Vec<Value> = self.bed.pair.events().lines().filter_map(of).collect();
         let met = events.iter().any(|event| event["job"] == self.name && event["deadline_met"] == true);
         // What other virtual machines had of it, nobody here could use.
         let stolen =
             stolen_ticks().zip(self.ticks).map_or(0.0, |(now, then)| (now.0 - then.0) / (now.1 - then.1).max(1.0));
         let slower = self.pace.median_ms() / self.bed.spark.little_ms / (1.0 - stolen).max(0.01);
         eprintln!("the machine was {slower:.2} times as slow as when the work was cut to it");
-        until("no volunteer is left", || VOLUNTEERS.iter().all(|host| processes(self.pair, host).is_empty()));
+        until("no volunteer is left", || VOLUNTEERS.iter().all(|host| processes(&self.bed.pair, host).is_empty()));
         Ended { sizes, off, met, slower }
     }
 
@@ -402,8 +401,8 @@ impl Watch<'_> {
     }
 
     /// Whether nobody wants a host's volunteer to run.
-    pub(crate) fn is_let_go(&self, host: &str) -> bool {
-        self.pair.hosts().iter().any(|own| own["host"] == host && own["report"]["volunteer"]["state"] == "latent")
+    fn is_let_go(&self, host: &str) -> bool {
+        self.bed.pair.hosts().iter().any(|own| own["host"] == host && own["report"]["volunteer"]["state"] == "latent")
     }
 
     /// Kills a volunteer's worker and sees its agent start it again; not so where the job lets go of it meanwhile.
@@ -411,7 +410,7 @@ impl Watch<'_> {
         self.goes_on_until("the volunteer has an executor, or is let go of", |watch| {
             watch.has_executor(host) && watch.processes(host).len() >= 2 || watch.is_let_go(host)
         });
-        let ended = || self.pair.events().matches("volunteer_command_ended").count();
+        let ended = || self.bed.pair.events().matches("volunteer_command_ended").count();
         let before = ended();
         self.processes(host).into_iter().for_each(|pid| bench::kill(pid, "KILL"));
         self.goes_on_until("its agent says so, or it is let go of", |watch| ended() > before || watch.is_let_go(host));
@@ -422,7 +421,7 @@ impl Watch<'_> {
     }
 
     pub(crate) fn processes(&self, host: &str) -> Vec<u32> {
-        processes(self.pair, host)
+        processes(&self.bed.pair, host)
     }
 
     /// CPU that both volunteers have used, in seconds, by the kernel's counters.
@@ -435,12 +434,12 @@ impl Watch<'_> {
             let version_2 = version_2.lines().find_map(|line| line.strip_prefix("usage_usec "));
             version_1.or_else(|| Some(version_2?.parse::<f64>().ok()? / 1e6))
         };
-        VOLUNTEERS.iter().filter_map(|host| volunteer(self.pair, host).iter().find_map(of)).sum()
+        VOLUNTEERS.iter().filter_map(|host| volunteer(&self.bed.pair, host).iter().find_map(of)).sum()
     }
 
     /// Sizes by decision, one after the other, each other than the one before.
-    pub(crate) fn sizes(&self) -> Vec<u64> {
-        let events = self.pair.events();
+    fn sizes(&self) -> Vec<u64> {
+        let events = self.bed.pair.events();
         let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let mut sizes: Vec<u64> = events
             .filter(|event| event["event"] == "job_sized" && event["decision"]["job"] == self.name)
@@ -452,14 +451,14 @@ impl Watch<'_> {
 }
 
 /// Files by which processes enter a host's volunteer.
-pub(crate) fn volunteer(pair: &Pair, host: &str) -> Vec<PathBuf> {
+fn volunteer(pair: &Pair, host: &str) -> Vec<PathBuf> {
     let hosts = pair.hosts();
     let own = hosts.iter().find(|own| own["host"] == host).unwrap();
     let files = own["facts"]["levers"]["volunteer"]["cgroup"]["procs_files"].as_array().cloned().unwrap_or_default();
     files.iter().filter_map(|file| Some(PathBuf::from(file.as_str()?))).collect()
 }
 
-pub(crate) fn processes(pair: &Pair, host: &str) -> Vec<u32> {
+fn processes(pair: &Pair, host: &str) -> Vec<u32> {
     let text = std::fs::read_to_string(&volunteer(pair, host)[0]).unwrap_or_default();
     text.lines().filter_map(|pid| pid.parse().ok()).collect()
 }

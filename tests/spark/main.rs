@@ -169,6 +169,8 @@ fn a_real_sort_that_loses_output_in_its_shuffle_is_foreseen() {
     let most = most().unwrap();
     let again = again_without(&bed.pair.job("sorted")["decision"]);
     eprintln!("{most} has finished {} tasks; without volunteers {again} would run again", watch.finished(most));
+    let at_risk = || bed.pair.events().matches("\"event\":\"goal_at_risk\"").count();
+    let at_risk_before = at_risk();
     let decided = bed.pair.job("sorted")["decision"]["number"].as_u64();
     watch.processes(most).into_iter().for_each(|pid| bench::kill(pid, "KILL"));
     let mut is_made_again = false;
@@ -180,8 +182,6 @@ fn a_real_sort_that_loses_output_in_its_shuffle_is_foreseen() {
     });
     // From here on nobody disturbs it, and its end can be foreseen.
     watch.foreseen.replace(Foreseen::default());
-    let at_risk = || bed.pair.events().matches("\"event\":\"goal_at_risk\"").count();
-    let at_risk_before = at_risk();
     let Ended { off, met, slower, .. } = watch.ends();
     if slower > STEADY && !(met && off.by_stages <= FORESEEN_LOST) {
         not_judged("the deadline of a real sort that lost output, and how far it was foreseen", slower);

@@ -16,11 +16,10 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, Tab
 
 use super::state::{Snapshot, State, Tab};
 use crate::format;
-use crate::format::{
-    clean, goal, pool_share, promises, reserved_stage, response_time, seconds, share, three_digits, word,
-};
+use crate::format::{clean, goal, pool_share, promises, response_time, seconds, share, three_digits, word};
 use crate::guests::{Guest, Role, limits_in_words, managed_by, per_second};
 use crate::held;
+use crate::reserved;
 use crate::states::{self, Meaning};
 
 const KEYS: &str = "q quit  tab next  1-6 tab  ↑↓ select  / filter  p pause  ? help";
@@ -367,7 +366,7 @@ fn reserved_nodes(leases: &[ReservedNode], now: Timestamp, frame: &mut Frame<'_>
             Cell::from(if begun { "begun".to_owned() } else { seconds(own.begins.seconds_since(now)) }),
             Cell::from(seconds(own.ends.seconds_since(now))),
             Cell::from(own.tasks.to_string()),
-            Cell::from(reserved_stage(own.stage)),
+            Cell::from(reserved::meanwhile(own.stage)),
         ])
     };
     let columns = [

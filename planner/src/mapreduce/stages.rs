@@ -287,11 +287,13 @@ impl Factors {
         let all = || all().filter(|(_, _, own)| usable(own));
         let ids: BTreeSet<u32> = all().map(|(stage, ..)| stage).collect();
         let names: BTreeSet<&HostId> = all().map(|(_, host, _)| host).collect();
-        let place: BTreeMap<&HostId, usize> = names.iter().enumerate().map(|(place, name)| (*name, place)).collect();
+        let stage_place: BTreeMap<u32, usize> = ids.iter().enumerate().map(|(place, id)| (*id, place)).collect();
+        let host_place: BTreeMap<&HostId, usize> =
+            names.iter().enumerate().map(|(place, name)| (*name, place)).collect();
         let ended: Vec<Ended> = all()
             .map(|(stage, host, own)| Ended {
-                stage: ids.range(..stage).count(),
-                host: place[host],
+                stage: stage_place[&stage],
+                host: host_place[host],
                 tasks: f64::from(own.ended),
                 took_s: own.task_s,
             })
