@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Sorts words by their digests on a Spark standalone cluster, slowly, before the shuffle and after it:
+"""Sorts words by digests on a Spark standalone cluster, slowly, before the shuffle and after it:
 sort.py MASTER UI_PORT TEXT_DIR MAPS ROUNDS REDUCES ROUNDS RESULT.
 
-Every word is hashed ROUNDS times on either side, so that tasks take a while. RESULT receives [[rows, first, last]] as JSON, one
-of each part, in order. What an executor has is not handed over when it goes.
+A word is hashed with its line and its place there, so that words that are frequent make no part larger than others. It is hashed
+ROUNDS times on either side, so that tasks take a while. RESULT receives [[rows, first, last]] as JSON, one of each part, in
+order. What an executor has is not handed over when it goes.
 """
 import json
 import os
@@ -16,7 +17,8 @@ before, reduces, after = int(before), int(reduces), int(after)
 
 
 def keyed(line):
-    return [(slow.hashed(word, before).hex(), word) for word in line.split()]
+    words = enumerate(line.split())
+    return [(slow.hashed(f"{place} {word} {line}", before).hex(), word) for place, word in words]
 
 
 def part_of(key):
