@@ -221,14 +221,31 @@ impl Sensor {
         }
     }
 
+    /// Why it cannot tell which Xen domains there are, as of the last sample.
+    pub(crate) fn domains_unknown(&self) -> Option<String> {
+        Some(self.domains.as_ref()?.failure()?.detail().into_owned())
+    }
+
     /// Takes a sample. Rates cover the true time since the last one, however long that was.
     pub fn sample(&mut self, now: Instant) -> Observation {
+        self.sample_with(now, xen::sample)
+    }
+
+    /// The same where the hypervisor answers so.
+    fn sample_with(
+        &mut self,
+        now: Instant,
+        hypervisor: impl FnOnce() -> std::io::Result<xen::Hypervisor>,
+    ) -> Observation {
         let interval_s = self.previous.as_ref().map_or(0.0, |(at, _)| now.duration_since(*at).as_secs_f64());
         if let Some(last) = self.last.as_ref().filter(|_| interval_s > 0.0 && interval_s < SHORTEST_S) {
             return Observation { changes: Vec::new(), ..last.clone() };
         }
         let mut changes = Vec::new();
-        let of_hypervisor = self.domains.as_mut().map(|domains| domains.take(xen::sample()));
+        let was_silent = self.domains_unknown().is_some();
+        let of_hypervisor = self.domains.as_mut().map(|domains| domains.take(hypervisor()));
+        // The last scan could not find what the hypervisor had not told.
+        self.scan_due |= was_silent && matches!(of_hypervisor, Some(Ok(_)));
         let period_s = self.settings.scan_period_s;
         if self.scan_due || self.scanned.is_none_or(|at| now.duration_since(at).as_secs_f64() >= period_s) {
             self.scan(&mut changes);

@@ -84,6 +84,11 @@ impl DomainReader {
         }
     }
 
+    /// Why the hypervisor's last answer is missing.
+    pub(super) const fn failure(&self) -> Option<&Absence> {
+        self.failure.as_ref()
+    }
+
     /// Domains that may be workloads: all but the control domain and the volunteer.
     pub(super) fn guests(&self) -> impl Iterator<Item = &Domain> {
         self.domains.values().filter(|domain| !domain.control && !self.volunteers.contains(&domain.uuid))

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use gleaner_types::report::WorkloadKind;
+use serde_json::json;
 
 use super::*;
 
@@ -101,6 +102,26 @@ fn a_guest_is_followed_from_its_coming_to_its_end() {
     let gone = sensor.sample(at(4));
     assert!(matches!(&gone.changes[..], [Event::WorkloadVanished { .. }]), "{:?}", gone.changes);
     assert_eq!(gone.workloads[0].kind, WorkloadKind::Remainder);
+}
+
+/// On a busy control domain the first answer of the helper may be late, and whoever tries limits looks for four seconds.
+#[test]
+fn domains_are_found_once_the_hypervisor_answers_and_not_a_scan_later() {
+    let tree = Tree::new();
+    tree.write("proc/xen/capabilities", "control_d\n");
+    let mut sensor = tree.sensor(&[]);
+    sensor.set_scan_period(5.0);
+    let start = Instant::now();
+    let silent = sensor.sample_with(start, || Err(std::io::ErrorKind::TimedOut.into()));
+    assert_eq!(silent.workloads[0].kind, WorkloadKind::Remainder);
+    assert!(sensor.domains_unknown().unwrap().contains("the hypervisor cannot be asked"));
+    let busy = json!({ "id": 7, "uuid": "u", "name": "busy", "control": false, "cpu_ns": 5, "memory_bytes": 8,
+        "memory_most_bytes": 8, "paused": false });
+    let domains = xen::parse_sample(&json!({ "sample": { "domains": [busy] } })).unwrap();
+    let hypervisor = xen::Hypervisor { physical_cpus: 2, memory: xen::HostMemory::default(), domains };
+    let answered = sensor.sample_with(start + Duration::from_secs(1), || Ok(hypervisor));
+    assert_eq!(answered.workloads.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["busy"]);
+    assert_eq!(sensor.domains_unknown(), None);
 }
 
 #[test]

@@ -37,9 +37,13 @@ impl Restarts {
         }
     }
 
-    /// A helper was started, or could not be.
+    /// A helper was started, or could not be. One whose first answer is late was, and has failed as any other may.
     pub(super) fn started<T>(&mut self, now: Instant, started: &io::Result<T>) {
-        self.resting = started.as_ref().err().map(|error| (now, error.to_string()));
+        match started {
+            Ok(_) => self.resting = None,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => self.broke(now, error.to_string()),
+            Err(error) => self.resting = Some((now, error.to_string())),
+        }
     }
 
     /// A helper that had been started failed.
@@ -74,6 +78,18 @@ mod tests {
         restarts.started(again + REST, &Ok(()));
         restarts.broke(again + REST + RELAPSE, "late".to_owned());
         restarts.may_start(again + REST + RELAPSE).unwrap();
+    }
+
+    #[test]
+    fn one_whose_first_answer_is_late_is_replaced_at_once_but_not_again_and_again() {
+        let mut restarts = Restarts::new(REST, RELAPSE);
+        let (start, late) = (Instant::now(), io::Result::<()>::Err(io::ErrorKind::TimedOut.into()));
+        restarts.started(start, &late);
+        restarts.may_start(start).unwrap();
+        let again = start + RELAPSE / 2;
+        restarts.started(again, &late);
+        assert!(restarts.may_start(again).is_err());
+        restarts.may_start(again + REST).unwrap();
     }
 
     #[test]
