@@ -194,7 +194,13 @@ mod tests {
                         let others = vec![WorkloadId::new("other").unwrap()];
                         steps.push(order.step);
                         let sequence = steps.len() as u64;
-                        _ = order.answer.send(TrialAnswer { sequence, sample: None, others, outcome: None });
+                        _ = order.answer.send(TrialAnswer {
+                            sequence,
+                            sample: None,
+                            others,
+                            unknown: None,
+                            outcome: None,
+                        });
                     }
                     _ => return steps,
                 }

@@ -240,7 +240,7 @@ impl HostLoop {
         let seen = self.trial.as_ref().map_or(&[][..], |trial| &trial.seen);
         let sample = seen.iter().find(|sample| Some(&sample.id) == workload).cloned();
         let others = if sample.is_some() { Vec::new() } else { seen.iter().map(|sample| sample.id.clone()).collect() };
-        TrialAnswer { sequence: self.sequence, sample, others, outcome }
+        TrialAnswer { sequence: self.sequence, sample, others, unknown: self.sensor.domains_unknown(), outcome }
     }
 
     fn reload(&mut self, new: &Config) {

@@ -11,7 +11,8 @@ use clap::Args;
 use gleaner_daemon::clock::Clock;
 use gleaner_daemon::output;
 use gleaner_types::command::{
-    Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Target, Version, Weight, WeightOutOfRange,
+    Command, Desired, DiskLimit, Limits, NetworkLimit, Outcome, Quota, Refusal, Target, Version, Weight,
+    WeightOutOfRange,
 };
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{Reading, WorkloadSample};
@@ -34,6 +35,10 @@ use crate::trial_step::{TrialAnswer, TrialStep};
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long a workload may take to be found: a guest's monitor tells of its disks a moment after the guest is seen.
 const SEARCH: Duration = Duration::from_secs(4);
+/// How long the search may wait for a hypervisor that cannot be asked. (Chosen: a helper that failed again rests for 10 s.)
+const SILENCE: Duration = Duration::from_secs(15);
+/// How often limits that cannot be set are tried: the helper on Xen may be late for one of its answers. (Chosen.)
+const TRIES: u32 = 3;
 
 /// What to try, on what, for how long.
 #[derive(Debug, Clone, Args)]
@@ -188,6 +193,8 @@ struct Seen {
     is_new: bool,
     /// Those that are there instead.
     others: Vec<WorkloadId>,
+    /// Why it is not known which Xen domains there are.
+    unknown: Option<String>,
 }
 
 /// This process, where no agent runs.
@@ -211,7 +218,7 @@ impl Bed for Alone<'_> {
         self.actor.set_memory(memory_states(&observation));
         let sample = observation.workloads.iter().find(|workload| workload.id == *id).cloned();
         let others = observation.workloads.into_iter().map(|workload| workload.id).collect();
-        Ok(Seen { sample, is_new: true, others })
+        Ok(Seen { sample, is_new: true, others, unknown: self.sensor.domains_unknown() })
     }
 
     fn limit(&mut self, id: &WorkloadId, limits: &Limits) -> anyhow::Result<(Outcome, Vec<String>)> {
@@ -239,7 +246,7 @@ struct Beside {
 impl Beside {
     fn seen(&mut self, answer: TrialAnswer) -> Seen {
         let is_new = answer.sequence != std::mem::replace(&mut self.sequence, answer.sequence);
-        Seen { sample: answer.sample, is_new, others: answer.others }
+        Seen { sample: answer.sample, is_new, others: answer.others, unknown: answer.unknown }
     }
 }
 
@@ -309,21 +316,18 @@ fn attempt(
     if limits == Limits::NONE {
         bail!("nothing is to be tried: name a limit, such as --cpu 50 (`gleaner-agent try --help` has all)");
     }
-    let (mut before, start) = (Measured::default(), Instant::now());
+    let (mut before, begin) = (Measured::default(), Instant::now());
+    let mut start = begin;
     loop {
         let seen = bed.look(id)?;
         if let Some(sample) = seen.sample.as_ref().filter(|_| seen.is_new) {
             before.take(sample);
         }
-        if start.elapsed() >= search {
-            seen.sample.with_context(|| {
-                let names: Vec<&str> = seen.others.iter().map(WorkloadId::as_str).collect();
-                let others = match names.is_empty() {
-                    true => "there is none at all (foreground.cgroups names some, and guests are found)".to_owned(),
-                    false => format!("there are: {}", names.join(", ")),
-                };
-                format!("there is no workload `{id}` here; {others}")
-            })?;
+        if seen.sample.is_none() && seen.unknown.is_some() && begin.elapsed() < SILENCE {
+            // It may be there all the same: the search begins once that is known.
+            start = Instant::now();
+        } else if start.elapsed() >= search {
+            seen.sample.with_context(|| not_there(id, &seen.others, seen.unknown.as_deref()))?;
             break;
         }
         if !pause() {
@@ -333,14 +337,18 @@ fn attempt(
     say(format!("{id} as it is:"))?;
     say(lines(&before, None))?;
 
-    let (in_force, shortfalls) = match bed.limit(id, &limits)? {
-        (Outcome::Applied { limits, shortfalls }, events) => {
-            for note in shortfalls.iter().chain(&events) {
-                say(format!("note: {note}"))?;
+    let mut tries = 1;
+    let (in_force, shortfalls) = loop {
+        match bed.limit(id, &limits)? {
+            (Outcome::Applied { limits, shortfalls }, events) => {
+                for note in shortfalls.iter().chain(&events) {
+                    say(format!("note: {note}"))?;
+                }
+                break (limits, shortfalls);
             }
-            (limits, shortfalls)
+            (Outcome::Refused { reason: Refusal::Failed, .. }, _) if tries < TRIES && pause() => tries += 1,
+            (Outcome::Refused { detail, .. }, _) => bail!("refused: {detail}"),
         }
-        (Outcome::Refused { detail, .. }, _) => bail!("refused: {detail}"),
     };
     say(format!("limited for {} s:", arguments.seconds))?;
     let (mut during, start) = (Measured::default(), Instant::now());
@@ -371,6 +379,17 @@ fn attempt(
     Ok(())
 }
 
+/// That a workload is not there, in words.
+fn not_there(id: &WorkloadId, others: &[WorkloadId], unknown: Option<&str>) -> String {
+    let names: Vec<&str> = others.iter().map(WorkloadId::as_str).collect();
+    let others = match names.is_empty() {
+        true => "there is none at all (foreground.cgroups names some, and guests are found)".to_owned(),
+        false => format!("there are: {}", names.join(", ")),
+    };
+    let unknown = unknown.map_or_else(String::new, |why| format!("; Xen domains are not known, because {why}"));
+    format!("there is no workload `{id}` here; {others}{unknown}")
+}
+
 fn lines(measured: &Measured, before: Option<&Measured>) -> String {
     let show = |name: &str, value: f64| match name {
         "cpu_percent" => format!("{value:.1} % of a core"),
@@ -390,12 +409,76 @@ fn lines(measured: &Measured, before: Option<&Measured>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gleaner_types::report::{Reason, WorkloadKind};
+
     use super::*;
 
     #[derive(Debug, clap::Parser)]
     struct Line {
         #[command(flatten)]
         trial: TrialArgs,
+    }
+
+    /// A workload of which nothing is measured.
+    fn nothing() -> WorkloadSample {
+        fn none<T>() -> Reading<T> {
+            Reading::because(Reason::NeedsTwoSamples)
+        }
+        WorkloadSample {
+            id: WorkloadId::new("busy").unwrap(),
+            kind: WorkloadKind::XenDomain,
+            cpu: none(),
+            cpu_vcpu: none(),
+            cpu_emulator: none(),
+            cpu_wait: none(),
+            memory: none(),
+            memory_pressure: none(),
+            disk_read: none(),
+            disk_write: none(),
+            disk_operations: none(),
+            network_receive: none(),
+            network_transmit: none(),
+            llc_references: none(),
+            llc_misses: none(),
+            instructions: none(),
+        }
+    }
+
+    /// A host whose hypervisor cannot be asked at first, and where limits cannot be set at first.
+    #[derive(Default)]
+    struct Late {
+        looks: u32,
+        tries: u32,
+    }
+
+    impl Bed for Late {
+        fn look(&mut self, _: &WorkloadId) -> anyhow::Result<Seen> {
+            self.looks += 1;
+            let unknown = (self.looks == 1).then(|| "the helper is late".to_owned());
+            let sample = unknown.is_none().then(nothing);
+            Ok(Seen { sample, is_new: true, others: Vec::new(), unknown })
+        }
+
+        fn limit(&mut self, _: &WorkloadId, limits: &Limits) -> anyhow::Result<(Outcome, Vec<String>)> {
+            self.tries += 1;
+            let outcome = match self.tries {
+                1 => Outcome::Refused { reason: Refusal::Failed, detail: "the helper is late".to_owned() },
+                _ => Outcome::Applied { limits: *limits, shortfalls: Vec::new() },
+            };
+            Ok((outcome, Vec::new()))
+        }
+    }
+
+    #[test]
+    fn a_hypervisor_that_is_late_at_first_ends_no_trial() {
+        use clap::Parser;
+        let line = Line::try_parse_from(["try", "busy", "--cpu", "50%", "--for", "1", "--json"]).unwrap();
+        let (_stop, stopped) = mpsc::channel();
+        let mut late = Late::default();
+        attempt(&line.trial, Duration::ZERO, &mut late, &stopped).unwrap();
+        assert!(late.looks > 2 && late.tries > 1, "{} looks, {} tries", late.looks, late.tries);
+        let said = not_there(&line.trial.workload, &[], Some("the helper is late"));
+        assert!(said.ends_with("; Xen domains are not known, because the helper is late"), "{said}");
     }
 
     #[test]

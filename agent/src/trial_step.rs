@@ -35,6 +35,9 @@ pub struct TrialAnswer {
     pub sample: Option<WorkloadSample>,
     /// All workloads there are, where this one is not.
     pub others: Vec<WorkloadId>,
+    /// Why it is not known which Xen domains there are.
+    #[serde(default)]
+    pub unknown: Option<String>,
     /// What became of the limits.
     pub outcome: Option<Outcome>,
 }

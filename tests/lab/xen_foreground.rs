@@ -85,6 +85,7 @@ pub(crate) fn its_traffic_is_limited_and_nobody_elses(peer: &Peer, id: &str) {
     ];
     let mut held = Command::new(agent()).args(arguments).stdout(Stdio::null()).spawn().unwrap();
     until("both queues and the cgroup are there", || {
+        assert!(held.try_wait().unwrap().is_none(), "`try` has ended; it says why above");
         queues(id).contains("tbf") && queues(id).contains("ingress") && groups().contains(".xvda")
     });
     let found = groups();
