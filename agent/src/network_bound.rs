@@ -277,6 +277,8 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
         let unheld = if outcome.is_ok() { None } else { holder.fall_back().err() };
         let is_held = unheld.is_none();
         let met = holder.limiter.take_met();
+        // It may wait for the helper on Xen, which nobody else should.
+        let passing_by = holder.limiter.passing_by();
         let mut inner = shared.lock();
         let room = EVENTS.saturating_sub(inner.events.len());
         inner.events.extend(met.iter().map(foreign_event).take(room));
@@ -291,7 +293,6 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
                 inner.events.push(Event::SensorChanged { sensor: "network bound".to_owned(), absent });
             }
         }
-        let passing_by = holder.limiter.passing_by();
         if passing_by != inner.passing_by && inner.events.len() < EVENTS {
             let absent = passing_by.as_ref().map(|what| {
                 let error = NetworkBoundError::PassingBy(what.clone());

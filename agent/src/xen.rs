@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 pub(crate) use self::guarding::Waited;
 pub(crate) use self::guarding::{CpuPlacing, DomainState, ForegroundWaits, Run, Waits};
 pub(crate) use self::guarding::{
-    has_lapsed_since, lapses, look, memory, placing, state, unwatch, waits, watch, watched, withhold,
+    has_lapsed_since, is_there, lapses, look, memory, placing, state, unwatch, waits, watch, watched, withhold,
 };
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};
@@ -147,7 +147,15 @@ pub(crate) fn target(uuid: &str) -> io::Result<MemoryTarget> {
 const ELSEWHERE_PERIOD: Duration = Duration::from_secs(5);
 /// When that was last asked, and which of them have how many interfaces that others serve.
 static ELSEWHERE: Mutex<Elsewhere> = Mutex::new((None, Vec::new()));
-type Elsewhere = (Option<Instant>, Vec<(u32, u32)>);
+type Elsewhere = (Option<Instant>, Vec<(Run, u32)>);
+
+/// How many interfaces of a domain others serve: as answered now, or as before where it cannot be asked now. Of another domain that
+/// has its number by now nothing was known before.
+fn count_elsewhere(run: &Run, answer: Option<&Value>, before: &[(Run, u32)]) -> u32 {
+    let count = answer.and_then(|answer| answer.get("elsewhere")?.get("interfaces")?.as_u64());
+    let was = || before.iter().find(|(of, _)| of == run).map_or(0, |(_, count)| *count);
+    count.map_or_else(was, |count| u32::try_from(count).unwrap_or(u32::MAX))
+}
 
 /// Asks from time to time which interfaces of the volunteer's domains other domains serve. It waits for xenstore.
 pub(crate) fn look_elsewhere() {
@@ -162,24 +170,21 @@ pub(crate) fn look_elsewhere() {
     };
     // Not while it is locked: others read it many times a second.
     let mut now = Vec::new();
-    for id in watched().iter().map(|run| run.id) {
-        let count = |answer: &Value| answer.get("elsewhere")?.get("interfaces")?.as_u64();
-        let was = || before.iter().find(|(of, _)| *of == id).map_or(0, |(_, count)| *count);
-        // What cannot be asked now is as it was.
-        let answer = ask(&json!({ "elsewhere": { "id": id } })).ok();
-        let interfaces = answer
-            .and_then(|(answer, _)| count(&answer))
-            .map_or_else(was, |count| u32::try_from(count).unwrap_or(u32::MAX));
+    for run in watched() {
+        let answer = ask(&json!({ "elsewhere": { "id": run.id } })).ok();
+        let interfaces = count_elsewhere(&run, answer.as_ref().map(|(answer, _)| answer), &before);
         if interfaces > 0 {
-            now.push((id, interfaces));
+            now.push((run, interfaces));
         }
     }
     known().1 = now;
 }
 
-/// Domains of the volunteer with interfaces that others serve, and how many, as last asked.
+/// Domains of the volunteer with interfaces that others serve, by number, and how many, as last asked.
 pub(crate) fn served_elsewhere() -> Vec<(u32, u32)> {
-    ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    let watched = watched();
+    let known = ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
+    known.1.iter().filter(|(run, _)| watched.contains(run)).map(|(run, count)| (run.id, *count)).collect()
 }
 
 /// What the hypervisor can do with the last-level cache.
@@ -295,6 +300,17 @@ mod tests {
         assert_eq!(late.kind(), io::ErrorKind::TimedOut);
         let resting = sensing.ask(&request, || panic!("two in a row have failed")).unwrap_err().to_string();
         assert!(resting.contains("no answer within") && resting.contains("tried again every 10 s"), "{resting}");
+    }
+
+    #[test]
+    fn what_others_serve_of_a_domain_is_not_another_ones_that_has_its_number() {
+        let run = |uuid: &str| Run { uuid: uuid.to_owned(), id: 3 };
+        let (before, answer) = ([(run("u"), 2)], json!({ "elsewhere": { "interfaces": 1 } }));
+        assert_eq!(count_elsewhere(&run("u"), Some(&answer), &before), 1);
+        for silent in [None, Some(&json!({ "elsewhere": {} }))] {
+            assert_eq!(count_elsewhere(&run("u"), silent, &before), 2, "as it was");
+            assert_eq!(count_elsewhere(&run("v"), silent, &before), 0);
+        }
     }
 
     proptest::proptest! {

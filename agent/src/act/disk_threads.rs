@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::hierarchies::CgroupVersion;
-use crate::xen::{self, served};
+use crate::xen::{self, Run, served};
 
 /// The cgroup, right below the root of its hierarchy.
 const GROUP: &str = "gleaner-domains";
@@ -53,12 +53,42 @@ impl DiskThreads {
     /// # Errors
     /// When one cannot be moved.
     pub(super) fn gather(&self) -> io::Result<()> {
-        let domains = xen::watched();
+        self.gather_of(xen::watched(), xen::is_there)
+    }
+
+    fn gather_of(&self, mut domains: Vec<Run>, is_there: impl Fn(&Run) -> bool) -> io::Result<()> {
         if domains.is_empty() {
             return Ok(());
         }
         let threads = served::threads(&self.proc);
+        // Asked after the threads were found: those of another domain may bear the number of one that has ended.
+        domains.retain(|run| threads.contains_key(&run.id) && is_there(run));
         let own: Vec<i32> = domains.iter().filter_map(|run| threads.get(&run.id)).flatten().copied().collect();
         served::gather(&self.proc, &self.group, &own).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn threads_of_another_domain_that_has_the_number_now_are_left_where_they_are() {
+        let root = tempfile::tempdir().unwrap();
+        for (pid, domain) in [(5, 3), (6, 4)] {
+            let folder = root.path().join(pid.to_string());
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("stat"), format!("{pid} ({domain}.xvda-0) S 2 0")).unwrap();
+            fs::write(folder.join("cgroup"), "0::/").unwrap();
+        }
+        let group = root.path().join("cg/g");
+        fs::create_dir_all(&group).unwrap();
+        fs::write(group.join("cgroup.procs"), "").unwrap();
+        let threads = DiskThreads::new(root.path(), group.clone(), CgroupVersion::V2);
+        let runs = [("ended", 3), ("there", 4)].map(|(uuid, id)| Run { uuid: uuid.to_owned(), id });
+        threads.gather_of(runs.to_vec(), |run| run.uuid == "there").unwrap();
+        assert_eq!(fs::read_to_string(group.join("cgroup.procs")).unwrap(), "6");
     }
 }

@@ -23,7 +23,7 @@ use crate::levers::{AnyLever, Fault, LeverError, LeverValue, LinkLever};
 use crate::netlink::{self, Direction};
 use crate::sense::machine::InterfaceReader;
 use crate::xen;
-use crate::xen::served::interfaces_of;
+use crate::xen::served::{domain_of_interface, interfaces_of};
 
 /// Between two writes that raise a ceiling. (Chosen.)
 const RAISE_PAUSE: Duration = Duration::from_secs(1);
@@ -169,19 +169,25 @@ impl Interfaces {
 
     /// Looks which there are now, of a guest not each time. True if they have changed.
     pub(super) fn follow(&mut self, now: Instant) -> bool {
-        let there = match &mut self.whose {
-            Whose::Domains => {
-                Some(interfaces_of(&self.sys, &xen::watched().iter().map(|run| run.id).collect::<Vec<_>>()))
-            }
-            Whose::Guest(guest) => guest.taps(now),
+        let changed = match &mut self.whose {
+            Whose::Domains => self.follow_domains(&xen::watched(), xen::is_there),
+            Whose::Guest(guest) => guest.taps(now).is_some_and(|there| self.take(there, |_| true)),
         };
-        let changed = there.is_some_and(|there| self.take(there));
         // It may be another guest's by now: to it the ceiling would be a harm.
         self.left.retain(|own| own.give_back().is_err());
         changed
     }
 
-    fn take(&mut self, mut there: Vec<String>) -> bool {
+    /// A new interface must be of a domain that is there still: another one may have the number of one that has ended.
+    fn follow_domains(&mut self, runs: &[xen::Run], is_there: impl Fn(&xen::Run) -> bool) -> bool {
+        let numbers: Vec<u32> = runs.iter().map(|run| run.id).collect();
+        let (sys, there) = (self.sys.clone(), interfaces_of(&self.sys, &numbers));
+        let run_of = |name: &str| domain_of_interface(&sys, name).and_then(|id| runs.iter().find(|run| run.id == id));
+        self.take(there, |name| run_of(name).is_some_and(&is_there))
+    }
+
+    /// Takes those that are there, a new one only if it is the volunteer's. True if what is held has changed.
+    fn take(&mut self, mut there: Vec<String>, is_its: impl Fn(&str) -> bool) -> bool {
         there.truncate(MOST);
         there.sort_unstable();
         let is_same = there.iter().eq(self.held.iter().map(|own| &own.name));
@@ -191,6 +197,7 @@ impl Interfaces {
         let is_kept = |own: &Interface| there.contains(&own.name) && !own.is_another();
         let (kept, dropped): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(is_kept);
         self.held = kept;
+        let mut changed = !dropped.is_empty();
         // An interface of a domain bears its number, and goes with it.
         if let Whose::Guest(guest) = &self.whose {
             self.left.extend(dropped.into_iter().filter(|own| !guest.has(&own.name)));
@@ -198,14 +205,22 @@ impl Interfaces {
         self.left.retain(|own| !there.contains(&own.name));
         self.left.truncate(MOST);
         for name in there {
-            if !self.held.iter().any(|own| own.name == name) {
-                self.held.push(Interface::new(&self.sys, name));
+            if self.held.iter().any(|own| own.name == name) {
+                continue;
+            }
+            let own = Interface::new(&self.sys, name);
+            // Asked after it was found: what has its name later has another index.
+            if is_its(&own.name) {
+                self.held.push(own);
+                changed = true;
             }
         }
-        self.held.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let records = self.held.iter().flat_map(|own| [own.ways.sent.record(), own.ways.received.record()]);
-        self.found.replace(records.collect());
-        true
+        if changed {
+            self.held.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            let records = self.held.iter().flat_map(|own| [own.ways.sent.record(), own.ways.received.record()]);
+            self.found.replace(records.collect());
+        }
+        changed
     }
 
     /// What of the volunteer's network passes by none of these, in words; `None` where nothing does, as far as known.
@@ -310,10 +325,30 @@ mod tests {
         }
         let mut vifs = Interfaces::new(root.path(), Whose::Domains, FoundLevers::default());
         let of = |domains: &[u32]| interfaces_of(root.path(), domains);
-        assert!(vifs.take(of(&[3, 9])) && !vifs.take(of(&[3, 9])));
+        let all = |_: &str| true;
+        assert!(vifs.take(of(&[3, 9]), all) && !vifs.take(of(&[3, 9]), all));
         assert_eq!(vifs.carried(&mut Vec::new()).unwrap(), Directions { sent: 110, received: 8 });
         assert!(vifs.set(Directions { sent: 1, received: 1 }, Instant::now()).is_ok(), "not recorded, so not set");
-        assert!(vifs.take(of(&[])) && vifs.held.is_empty());
+        assert!(vifs.take(of(&[]), all) && vifs.held.is_empty());
+    }
+
+    #[test]
+    fn an_interface_of_another_domain_that_has_the_number_now_is_not_the_volunteers() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["vif3.0", "vif4.0"] {
+            std::fs::create_dir_all(root.path().join("class/net").join(name)).unwrap();
+        }
+        let mut vifs = Interfaces::new(root.path(), Whose::Domains, FoundLevers::default());
+        let runs = [("ended", 3), ("there", 4)].map(|(uuid, id)| xen::Run { uuid: uuid.to_owned(), id });
+        let names = |vifs: &Interfaces| -> Vec<String> { vifs.held.iter().map(|own| own.name.clone()).collect() };
+        let is_there = |run: &xen::Run| run.uuid == "there";
+        assert!(vifs.follow_domains(&runs, is_there));
+        assert_eq!(names(&vifs), ["vif4.0"]);
+        assert!(!vifs.follow_domains(&runs, is_there), "nothing has changed");
+        assert!(vifs.follow_domains(&runs, |run| run.uuid == "ended"), "it could not be asked before");
+        assert_eq!(names(&vifs), ["vif3.0", "vif4.0"], "what is held stays");
+        assert!(vifs.follow_domains(&runs[1..], is_there));
+        assert_eq!(names(&vifs), ["vif4.0"], "until its domain is not the volunteer any more");
     }
 
     #[test]
@@ -395,7 +430,7 @@ mod tests {
             std::fs::create_dir_all(root.path().join("class/net").join(name)).unwrap();
         }
         let mut vifs = Interfaces::new(root.path(), Whose::Domains, FoundLevers::default());
-        assert!(vifs.take(interfaces_of(root.path(), &[3])));
+        assert!(vifs.take(interfaces_of(root.path(), &[3]), |_| true));
         assert_eq!(vifs.most_sent(0.5), None, "nothing is in force yet");
         for own in &mut vifs.held {
             own.ways.sent.managed.was_set(LeverValue::Rate(Some(1_000_000)));
@@ -471,14 +506,14 @@ mod tests {
             let lever = AnyLever::Link(LinkLever { interface: "gl-left".to_owned(), direction: Direction::Receive });
             let (now, ceiling) = (Instant::now(), Directions { sent: 1_000_000, received: 1_000_000 });
             let hold = |interfaces: &mut Interfaces| {
-                assert!(interfaces.take(vec!["gl-left".to_owned()]));
+                assert!(interfaces.take(vec!["gl-left".to_owned()], |_| true));
                 found.was_recorded(&found.records());
                 // Fails where policing cannot be had; the other direction is held.
                 _ = interfaces.set(ceiling, now);
                 assert_eq!(lever.read().unwrap(), LeverValue::Rate(Some(1_000_000)));
             };
             hold(&mut interfaces);
-            assert!(interfaces.take(Vec::new()));
+            assert!(interfaces.take(Vec::new(), |_| true));
             interfaces.left.retain(|own| own.give_back().is_err());
             assert!(interfaces.left.is_empty());
             assert_eq!(lever.read().unwrap(), LeverValue::Rate(None), "it may be another guest's");
@@ -487,7 +522,7 @@ mod tests {
             assert!(run("ip link del gl-left") && run("ip tuntap add gl-spare mode tap") && run(add));
             _ = interfaces.set(ceiling, now + CHECK_PERIOD);
             assert_eq!(lever.read().unwrap(), LeverValue::Rate(None), "another interface of that name");
-            assert!(interfaces.take(vec!["gl-left".to_owned()]), "taken as a new one");
+            assert!(interfaces.take(vec!["gl-left".to_owned()], |_| true), "taken as a new one");
         };
         std::thread::spawn(work).join().unwrap();
     }

@@ -239,6 +239,16 @@ pub(crate) fn watched() -> Vec<Run> {
     GUARDING.lock().unwrap_or_else(PoisonError::into_inner).watched.clone()
 }
 
+/// A domain is there now, under its UUID and number: another one may have the number of one that has ended. False also while that cannot
+/// be asked, so that nothing is set then on what may be another's; whoever asks does so again.
+pub(crate) fn is_there(run: &Run) -> bool {
+    is_in(run, &state(&run.uuid))
+}
+
+fn is_in(run: &Run, state: &io::Result<DomainState>) -> bool {
+    state.as_ref().is_ok_and(|state| state.id == run.id)
+}
+
 /// From now on no look is asked for, because the volunteer could not be held, or it is again. Without looks the helper pauses
 /// it when the lease ends.
 pub(crate) fn withhold(withheld: bool) {
@@ -382,6 +392,19 @@ mod tests {
         assert_eq!(why, "the helper gleaner-agent-xen failed: no answer");
         guarding.restarts.may_start(again + REST).unwrap();
         assert_eq!(guarding.lapses, 2, "each may have paused the volunteer");
+    }
+
+    #[test]
+    fn a_domain_that_was_started_anew_or_lost_its_number_to_another_is_not_there_any_more() {
+        // As the helper tells it of one that is paused.
+        let told = r#"{"state":{"id":3,"vcpus":1,"cpu_ns":1,"paused":true,"cap_percent":0,"weight":1,"memory_most_bytes":4096,"lapses":0}}"#;
+        let Answer::State(state) = parse(told) else { panic!() };
+        let run = Run { uuid: "u".to_owned(), id: 3 };
+        assert!(is_in(&run, &Ok(state)));
+        assert!(!is_in(&run, &Ok(DomainState { id: 4, ..state })), "started anew");
+        for kind in [io::ErrorKind::NotFound, io::ErrorKind::TimedOut] {
+            assert!(!is_in(&run, &Err(kind.into())), "{kind}");
+        }
     }
 
     #[test]
