@@ -208,6 +208,7 @@ const DOCUMENTS: [Document; 36] = [
             ("note", text()),
         ]);
         let ends = json!([number(), number()]);
+        figure.push(("median", number(), false));
         figure.push(("interval", json!({ "type": "array", "prefixItems": ends, "items": false }), false));
         json!({ "type": "array", "items": object(figure) })
     }),

@@ -189,7 +189,7 @@ fn default_name() -> String {
 fn figures(rows: &[Row], out: &mut Vec<Figure>) {
     let ours: Vec<&Row> = rows.iter().filter(|row| row.margin.is_none()).collect();
     let mut figure = |id, ours: f64, unit, target: String, holds, note| {
-        out.push(Figure { id, paper: None, ours: Some(ours), unit, target, holds, note, interval: None });
+        out.push(Figure { id, paper: None, ours: Some(ours), unit, target, holds, note, median: None, interval: None });
     };
     let cell = |row: &Row| format!("{}, {} min", row.set, row.minutes);
     for (risk, id) in [(1, "forecast.broken_p95_1pct"), (5, "forecast.broken_p95_5pct")] {
@@ -226,6 +226,7 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
                 target: "at least 0".into(),
                 holds: false,
                 note: "not measured: the target is about recorded traces".into(),
+                median: None,
                 interval: None,
             };
             out.push(id);
@@ -247,11 +248,12 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
             target: "at least 0".into(),
             holds: least >= 0.0,
             note,
+            median: None,
             interval: None,
         });
     }
     let mut figure = |id, ours: f64, unit, target: String, holds, note| {
-        out.push(Figure { id, paper: None, ours: Some(ours), unit, target, holds, note, interval: None });
+        out.push(Figure { id, paper: None, ours: Some(ours), unit, target, holds, note, median: None, interval: None });
     };
     let at = ours.iter().filter(|row| row.risk == 1);
     if let Some(worst) = at.max_by(|a, b| a.outcome.first_hours_broken.total_cmp(&b.outcome.first_hours_broken)) {

@@ -1,5 +1,5 @@
 //! 95 % confidence intervals of figures over runs. In: what each run gave. Out: the least and the greatest value that the figure
-//! may well have on other runs. Called by [`mapreduce`](crate::mapreduce).
+//! may well have on other runs. Called by [`mapreduce`](crate::mapreduce) and [`bconf`](crate::bconf).
 
 use gleaner_simulator::random::Random;
 

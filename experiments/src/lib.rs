@@ -31,6 +31,9 @@ pub struct Figure {
     pub paper: Option<f64>,
     /// What this run measured; `None` when it could not, with the reason in `note`.
     pub ours: Option<f64>,
+    /// The same figure of medians over the runs in place of means, for experiments that say one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median: Option<f64>,
     /// 95 % confidence interval of `ours` over the runs, for experiments that say one ([`interval`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,

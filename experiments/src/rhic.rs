@@ -397,6 +397,7 @@ impl Report<'_> {
             target: target.to_owned(),
             holds,
             note: note.into(),
+            median: None,
             interval: None,
         });
     }

@@ -274,7 +274,17 @@ fn figure(
     note: String,
 ) -> Figure {
     let ours = ours.is_finite().then_some(ours);
-    Figure { id, paper, ours, unit, target: target.to_owned(), holds: holds && ours.is_some(), note, interval: None }
+    Figure {
+        id,
+        paper,
+        ours,
+        unit,
+        target: target.to_owned(),
+        holds: holds && ours.is_some(),
+        note,
+        median: None,
+        interval: None,
+    }
 }
 
 fn static_figures(out: &mut Reproduction, constant: &[Runs]) {

@@ -94,6 +94,7 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         print("")?;
     }
     let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.2}"));
+    let medians = reproduction.figures.iter().any(|figure| figure.median.is_some());
     let intervals = reproduction.figures.iter().any(|figure| figure.interval.is_some());
     let between = |interval: [f64; 2]| format!("{:.2} to {:.2}", interval[0], interval[1]);
     let rows: Vec<Vec<String>> = reproduction
@@ -102,6 +103,7 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         .map(|figure| {
             let interval = intervals.then(|| figure.interval.map_or_else(|| "-".into(), between));
             let mut row = vec![figure.id.to_owned(), number(figure.paper), number(figure.ours)];
+            row.extend(medians.then(|| number(figure.median)));
             row.extend(interval);
             row.extend([
                 figure.unit.to_owned(),
@@ -115,6 +117,9 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
     let mut head = vec!["FIGURE", "PAPER", "OURS", "UNIT", "TARGET", "", "WHAT IT IS"];
     if intervals {
         head.insert(3, "95 % OVER RUNS");
+    }
+    if medians {
+        head.insert(3, "OF MEDIANS");
     }
     print(&format::table(&head, &rows))?;
     for note in &reproduction.skipped {

@@ -336,6 +336,11 @@ impl Experiment {
         mean(self.courses(method, name).map(value))
     }
 
+    /// Something of one application, of each run of one method.
+    pub(super) fn by_run(&self, method: Method, name: &str, value: impl Fn(&Course) -> f64) -> Vec<f64> {
+        self.courses(method, name).map(value).collect()
+    }
+
     pub(super) fn courses(&self, method: Method, name: &str) -> impl Iterator<Item = &Course> {
         let position = self.hosted.iter().position(|hosted| hosted.name == name);
         let runs = self.runs.iter().filter(move |(other, _)| *other == method).flat_map(|(_, runs)| runs);
@@ -349,12 +354,6 @@ impl Experiment {
     /// How much better BConf is, in percent of its own R(e), as §4.7.1 compares errors.
     pub(super) fn gain(&self, name: &str) -> f64 {
         (self.deviation(Method::AutoControl, name) / self.deviation(Method::BConf, name) - 1.0) * 100.0
-    }
-
-    /// Part of a database's disk share that BConf saves, in percent.
-    pub(super) fn disk_saving(&self, name: &str) -> f64 {
-        let disk = |method| self.mean(method, name, |course| course.database(|tier| tier.disk));
-        (1.0 - disk(Method::BConf) / disk(Method::AutoControl)) * 100.0
     }
 }
 

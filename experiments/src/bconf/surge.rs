@@ -10,7 +10,7 @@ use gleaner_simulator::random::Random;
 use gleaner_simulator::service::{Interval, Load, Service, TierInterval};
 use gleaner_types::units::Fraction;
 
-use super::figures::figure;
+use super::figures::{figure, over};
 use super::runs::{Control, Course, Hosted, INTERVALS, Method, TPCW_CLIENTS, enough, given, mean, observed};
 use crate::Reproduction;
 
@@ -28,7 +28,7 @@ fn clients(before: f64) -> Vec<f64> {
 }
 
 /// The mean over parts of an interval, which requests have passed through as many as were answered.
-fn over(parts: &[Interval]) -> Interval {
+fn whole(parts: &[Interval]) -> Interval {
     let answered: f64 = parts.iter().map(|part| part.throughput).sum();
     let times = parts.iter().filter_map(|part| Some(part.response_ms? * part.throughput));
     let count = parts.len().max(1) as f64;
@@ -117,10 +117,10 @@ pub(super) fn in_parts(mut control: Control, mut hosted: Vec<Hosted>, relieves: 
                 }
             }
         }
-        let response = over(&all).response_ms.map_or(f64::NAN, |response_ms| response_ms / hosted[0].target_ms);
+        let response = whole(&all).response_ms.map_or(f64::NAN, |response_ms| response_ms / hosted[0].target_ms);
         course.relative.push(response);
         for (last, (seen, shares)) in last.iter_mut().zip(seen.iter().zip(&shares)) {
-            let tiers = over(seen).tiers;
+            let tiers = whole(seen).tiers;
             let used = tiers.iter().flat_map(|tier| [tier.cpu, tier.disk]);
             *last = Some(used.zip(shares).map(|(used, share)| used.value() * share.part()).collect());
         }
@@ -128,7 +128,7 @@ pub(super) fn in_parts(mut control: Control, mut hosted: Vec<Hosted>, relieves: 
             .iter()
             .zip(&seen)
             .zip(&shares)
-            .map(|((own, seen), shares)| observed(own.target_ms, shares, &over(seen)))
+            .map(|((own, seen), shares)| observed(own.target_ms, shares, &whole(seen)))
             .collect();
         shares = control.step(&hosted, &observations).0;
     }
@@ -150,11 +150,14 @@ pub(super) fn surge_figures(out: &mut Reproduction, seeds: &[u64]) {
         seeds.iter().map(|seed| course(before, relieves, *seed)).collect()
     };
     let of = |runs: &[Course], value: &dyn Fn(&Course) -> f64| mean(runs.iter().map(value));
-    let (mut intervals, mut worsts, mut notes) = (0.0_f64, 0.0_f64, Vec::new());
+    let by_run = |runs: &[Course], value: &dyn Fn(&Course) -> f64| runs.iter().map(value).collect::<Vec<f64>>();
+    // Of each surge, of each run.
+    let (mut intervals, mut worsts, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     for before in [300.0, 50.0] {
         let (without, with) = (runs(before, false), runs(before, true));
+        intervals.push(by_run(&with, &slow));
+        worsts.push(by_run(&with, &worst));
         let (own, own_worst) = (of(&with, &slow), of(&with, &worst));
-        (intervals, worsts) = (intervals.max(own), worsts.max(own_worst));
         notes.push(format!(
             "{before} → {TPCW_CLIENTS} clients: {own:.2} intervals above {TOO_SLOW} of the target until three in a row are not, \
              {:.2} of the later ones, worst {own_worst:.2}, R(e) {:.0} %; without relief {:.2}, {:.2}, {:.2}, {:.0} %",
@@ -172,8 +175,13 @@ pub(super) fn surge_figures(out: &mut Reproduction, seeds: &[u64]) {
         of(&steady, &|c| slow_in(&c.relative[AT..]))
     ));
     let note = notes.join("; ");
-    let most = ("at most 2", intervals <= MOST_INTERVALS);
-    out.figures.push(figure("bconf.surge_intervals", None, intervals, "intervals", most, note.clone()));
-    let most = ("at most 6", worsts <= MOST_WORST);
-    out.figures.push(figure("bconf.surge_worst", None, worsts, "of the target", most, note));
+    // Of the surge in which it is the most.
+    let most = |of_surges: &[Vec<f64>]| {
+        over(seeds.len(), |drawn| of_surges.iter().map(|by_run| drawn.of(by_run)).fold(0.0, f64::max))
+    };
+    let (intervals, worst) = (most(&intervals), most(&worsts));
+    let target = ("at most 2", intervals.ours <= MOST_INTERVALS);
+    out.figures.push(figure("bconf.surge_intervals", None, intervals, "intervals", target, note.clone()));
+    let target = ("at most 6", worst.ours <= MOST_WORST);
+    out.figures.push(figure("bconf.surge_worst", None, worst, "of the target", target, note));
 }

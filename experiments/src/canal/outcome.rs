@@ -74,6 +74,7 @@ pub(super) fn figure(
         target,
         holds: holds && ours.is_some(),
         note: note.to_owned(),
+        median: None,
         interval: None,
     }
 }

@@ -255,6 +255,7 @@ fn figures(out: &mut Reproduction, outcomes: &Outcomes, what: &str) {
             target: target.to_owned(),
             holds,
             note,
+            median: None,
             interval: None,
         });
     };

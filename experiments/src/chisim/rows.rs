@@ -80,6 +80,7 @@ fn figures(out: &mut Reproduction, played: &Played) {
             target,
             holds: holds && ours.is_some(),
             note,
+            median: None,
             interval: None,
         });
     };

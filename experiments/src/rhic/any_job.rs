@@ -387,6 +387,7 @@ fn figures(cases: &[Case], searches: &[Search], ours: &[Ours], out: &mut Reprodu
             target: format!("at most {most}"),
             holds,
             note,
+            median: None,
             interval: None,
         });
     };
