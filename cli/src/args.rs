@@ -374,7 +374,8 @@ pub(crate) enum ReproduceCommand {
         #[arg(long)]
         details: bool,
     },
-    /// Several resources by response time: balanced configuration against AutoControl, on simulated TPC-W and TPC-C.
+    /// Several resources by response time: balanced configuration against AutoControl, on simulated TPC-W and TPC-C. The default
+    /// seeds are ones that nothing was tuned on; `--runs 20` takes a third of the time.
     Bconf {
         /// First seed of the noise.
         #[arg(long, default_value_t = gleaner_experiments::bconf::Options::default().seed)]

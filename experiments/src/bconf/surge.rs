@@ -21,6 +21,10 @@ const AT: usize = 30;
 /// Slower than this over the target counts as an interval of the surge, and the most that the worst may be.
 const TOO_SLOW: f64 = 1.25;
 const MOST_INTERVALS: f64 = 2.0;
+/// Intervals that are looked at once the surge has first calmed, and how many of them may be too slow. Chosen: ten minutes, and
+/// as many as of the surge itself.
+const LATER: usize = 20;
+const MOST_LATER: f64 = 2.0;
 const MOST_WORST: f64 = 6.0;
 
 fn clients(before: f64) -> Vec<f64> {
@@ -141,8 +145,17 @@ fn ended(course: &Course) -> usize {
     course.settling(AT, TOO_SLOW - 1.0, 1.0) as usize
 }
 
+fn slow_in(relative: &[f64]) -> f64 {
+    relative.iter().filter(|own| **own > TOO_SLOW).count() as f64
+}
+
+/// Slow intervals of those in which it should be over: a surge that calms and comes back is not over.
+fn slow_again(course: &Course) -> f64 {
+    let from = (AT + ended(course)).min(course.relative.len());
+    slow_in(&course.relative[from..(from + LATER).min(course.relative.len())])
+}
+
 pub(super) fn surge_figures(out: &mut Reproduction, seeds: &[u64]) {
-    let slow_in = |relative: &[f64]| relative.iter().filter(|own| **own > TOO_SLOW).count() as f64;
     let slow = |course: &Course| slow_in(&course.relative[AT..AT + ended(course)]);
     let later = |course: &Course| slow_in(&course.relative[AT + ended(course)..]);
     let worst = |course: &Course| course.worst(AT);
@@ -152,18 +165,22 @@ pub(super) fn surge_figures(out: &mut Reproduction, seeds: &[u64]) {
     let of = |runs: &[Course], value: &dyn Fn(&Course) -> f64| mean(runs.iter().map(value));
     let by_run = |runs: &[Course], value: &dyn Fn(&Course) -> f64| runs.iter().map(value).collect::<Vec<f64>>();
     // Of each surge, of each run.
-    let (mut intervals, mut worsts, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut intervals, mut worsts, mut again, mut notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for before in [300.0, 50.0] {
         let (without, with) = (runs(before, false), runs(before, true));
         intervals.push(by_run(&with, &slow));
         worsts.push(by_run(&with, &worst));
+        again.push(by_run(&with, &slow_again));
         let (own, own_worst) = (of(&with, &slow), of(&with, &worst));
         notes.push(format!(
             "{before} → {TPCW_CLIENTS} clients: {own:.2} intervals above {TOO_SLOW} of the target until three in a row are not, \
-             {:.2} of the later ones, worst {own_worst:.2}, R(e) {:.0} %; without relief {:.2}, {:.2}, {:.2}, {:.0} %",
+             {:.2} of the {LATER} after that and {:.2} of all later ones, worst {own_worst:.2}, R(e) {:.0} %; without relief \
+             {:.2}, {:.2}, {:.2}, {:.2}, {:.0} %",
+            of(&with, &slow_again),
             of(&with, &later),
             of(&with, &Course::deviation),
             of(&without, &slow),
+            of(&without, &slow_again),
             of(&without, &later),
             of(&without, &worst),
             of(&without, &Course::deviation),
@@ -179,9 +196,33 @@ pub(super) fn surge_figures(out: &mut Reproduction, seeds: &[u64]) {
     let most = |of_surges: &[Vec<f64>]| {
         over(seeds.len(), |drawn| of_surges.iter().map(|by_run| drawn.of(by_run)).fold(0.0, f64::max))
     };
-    let (intervals, worst) = (most(&intervals), most(&worsts));
+    let (intervals, worst, again) = (most(&intervals), most(&worsts), most(&again));
     let target = ("at most 2", intervals.ours <= MOST_INTERVALS);
     out.figures.push(figure("bconf.surge_intervals", None, intervals, "intervals", target, note.clone()));
     let target = ("at most 6", worst.ours <= MOST_WORST);
-    out.figures.push(figure("bconf.surge_worst", None, worst, "of the target", target, note));
+    out.figures.push(figure("bconf.surge_worst", None, worst, "of the target", target, note.clone()));
+    let target = ("at most 2", again.ours <= MOST_LATER);
+    out.figures.push(figure("bconf.surge_later", None, again, "intervals", target, note));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calm at first, and slow again as soon as nobody counts.
+    #[test]
+    fn a_surge_that_comes_back_counts() {
+        let mut relative = vec![1.0; INTERVALS];
+        relative[AT..AT + 2].fill(3.0);
+        relative[AT + 6..AT + 9].fill(1.5);
+        // The last interval that counts, and the first that does not.
+        relative[AT + 21..AT + 23].fill(1.3);
+        let course = Course { relative, ..Course::default() };
+        assert_eq!(ended(&course), 2);
+        assert!((slow_again(&course) - 4.0).abs() < 1e-12, "{}", slow_again(&course));
+        let calm = Course { relative: vec![1.2; INTERVALS], ..Course::default() };
+        assert!(slow_again(&calm).abs() < 1e-12);
+        let never = Course { relative: vec![2.0; INTERVALS], ..Course::default() };
+        assert!((slow_again(&never) - 20.0).abs() < 1e-12);
+    }
 }
