@@ -8,6 +8,7 @@
 mod accuracy;
 mod fair;
 mod figures;
+mod rivals;
 mod runs;
 mod surge;
 
@@ -15,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 use self::accuracy::model_figures;
 use self::fair::fair_figures;
-pub use self::fair::{Tried, tuning};
 use self::figures::{Drawn, detail, figure, over};
+pub use self::rivals::{Tried, tuning};
 use self::runs::{
     CHANGES, Course, Experiment, Hosted, MET, Method, SETTLED, TPCC_TARGET_MS, TPCW_CLIENTS, TPCW_TARGET_MS,
     TierCourse, changing_clients, constant_clients, contended, enough, mean, run,
@@ -37,6 +38,8 @@ pub struct Options {
     pub seed: u64,
     /// Runs of every experiment, over which figures are averaged.
     pub runs: u64,
+    /// Seeds from 1 on, on which the settings of the other controllers are chosen.
+    pub tuning_runs: u64,
     /// Folder of recorded traces.
     pub traces: Option<PathBuf>,
 }
@@ -44,7 +47,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         // Seeds that nothing was tuned on; docs/services.md says which were used for what.
-        Self { seed: 80_001, runs: 60, traces: None }
+        Self { seed: 80_001, runs: 60, tuning_runs: 5, traces: None }
     }
 }
 
@@ -80,7 +83,7 @@ pub fn reproduce(
     contention_figure(&mut out, &contended);
     progress("surges", 0, 1);
     surge_figures(&mut out, &seeds);
-    fair_figures(&mut out, [&constant, &changing, &contended], &seeds, progress);
+    fair_figures(&mut out, [&constant, &changing, &contended], &seeds, options.tuning_runs, progress);
     for experiment in [&constant, &changing, &contended] {
         details(&mut out, experiment);
     }
@@ -355,7 +358,7 @@ mod tests {
     #[test]
     fn what_the_dissertation_found() {
         // Of two runs the ratios to fixed shares are chance.
-        let options = Options { seed: 301, runs: 4, traces: None };
+        let options = Options { seed: 301, runs: 4, tuning_runs: 1, traces: None };
         let found = reproduce(&options, &|_, _, _| {}).unwrap();
         let ids: Vec<&str> = found.figures.iter().map(|figure| figure.id).collect();
         let wanted = [

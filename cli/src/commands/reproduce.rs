@@ -52,7 +52,8 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
             stfc::reproduce(&stfc::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
         }
         ReproduceCommand::Bconf { seed, runs, traces, .. } => {
-            bconf::reproduce(&bconf::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
+            let (traces, other) = (traces.clone(), bconf::Options::default());
+            bconf::reproduce(&bconf::Options { seed: *seed, runs: *runs, traces, ..other }, &progress)?
         }
         ReproduceCommand::Mapreduce { seed, runs, traces, .. } => {
             mapreduce::reproduce(&mapreduce::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?

@@ -41,6 +41,7 @@ struct Sample {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Arma {
     output: Output,
+    window: usize,
     samples: VecDeque<Sample>,
     /// ȳ of the last interval.
     last: Option<f64>,
@@ -50,7 +51,14 @@ impl Arma {
     /// With a model of this output.
     #[must_use]
     pub const fn new(output: Output) -> Self {
-        Self { output, samples: VecDeque::new(), last: None }
+        Self::over(WINDOW, output)
+    }
+
+    /// Fitted to another number of intervals; with fewer than four it would never be.
+    #[must_use]
+    pub const fn over(window: usize, output: Output) -> Self {
+        let window = if window < FEWEST { FEWEST } else { window };
+        Self { output, window, samples: VecDeque::new(), last: None }
     }
 
     /// Coefficients α and d of ȳ(k) = α·ȳ(k−1) + d·u(k) (Eq. 4.2 with n = m = 1) by least squares over the window.
@@ -101,7 +109,7 @@ impl SingleResource for Arma {
         };
         let allocation = seen.allocation.percent() / ceiling;
         if let Some(before) = self.last.replace(now) {
-            if self.samples.len() >= WINDOW {
+            if self.samples.len() >= self.window {
                 self.samples.pop_front();
             }
             self.samples.push_back(Sample { before, allocation, now });
@@ -141,10 +149,12 @@ mod tests {
 
     #[test]
     fn the_window_forgets() {
-        let mut arma = Arma::new(Output::Response);
-        for _ in 0..50 {
-            arma.next(&observed(600.0, Some(1_000.0)));
+        let (default, shorter) = (Arma::new(Output::Response), Arma::over(8, Output::Response));
+        for (mut arma, kept) in [(default, WINDOW), (shorter, 8), (Arma::over(0, Output::Response), FEWEST)] {
+            for _ in 0..50 {
+                arma.next(&observed(600.0, Some(1_000.0)));
+            }
+            assert_eq!(arma.samples.len(), kept);
         }
-        assert_eq!(arma.samples.len(), WINDOW);
     }
 }

@@ -12,16 +12,15 @@ const WHOLE_CORES: u32 = 8;
 
 /// A controller for each share.
 pub struct EachShare {
-    new: fn(f64) -> Box<dyn SingleResource>,
-    setting: f64,
+    new: Box<dyn Fn() -> Box<dyn SingleResource>>,
     own: Vec<Box<dyn SingleResource>>,
 }
 
 impl EachShare {
-    /// `new` makes a controller of a setting, whatever that is of its kind.
+    /// `new` makes a controller.
     #[must_use]
-    pub fn new(new: fn(f64) -> Box<dyn SingleResource>, setting: f64) -> Self {
-        Self { new, setting, own: Vec::new() }
+    pub fn new(new: Box<dyn Fn() -> Box<dyn SingleResource>>) -> Self {
+        Self { new, own: Vec::new() }
     }
 }
 
@@ -29,7 +28,7 @@ impl Policy for EachShare {
     fn request(&mut self, observed: &Observation, _: CoreShare) -> Request {
         let Some(mean_ms) = observed.mean_ms else { return hold(observed) };
         let whole = CoreShare::from_cores(WHOLE_CORES);
-        self.own.resize_with(observed.shares.len(), || (self.new)(self.setting));
+        self.own.resize_with(observed.shares.len(), &self.new);
         let next = |(own, seen): (&mut Box<dyn SingleResource>, &ObservedShare)| {
             let next = own.next(&Observed {
                 allocation: whole * seen.share.part(),
@@ -68,7 +67,7 @@ mod tests {
         let shares = vec![seen(0.5, 0.8), seen(0.2, 0.5)];
         let mut observed =
             Observation { target_ms: 100.0, mean_ms: Some(150.0), unanswered: 0, miss_rate: None, shares };
-        let mut control = EachShare::new(|gain| Box::new(AdaptivePi::new(gain)), 1.0);
+        let mut control = EachShare::new(Box::new(|| Box::new(AdaptivePi::new(1.0))));
         let request = control.request(&observed, CoreShare::ZERO);
         // By half of what is used: 0.5 + 0.2 and 0.2 + 0.05.
         let parts: Vec<f64> = request.shares.iter().map(|share| share.part()).collect();

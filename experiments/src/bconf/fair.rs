@@ -5,119 +5,20 @@
 use gleaner_planner::balance::Share;
 use gleaner_planner::balance::application::{Observation, Request};
 use gleaner_planner::policy::Policy;
-use gleaner_planner::single_resource::Stfc;
 use gleaner_simulator::service::{Load, Noise, Service};
 use gleaner_types::units::CoreShare;
 
 use super::figures::{Drawn, detail, figure, median, over};
-use super::runs::{
-    Control, Course, Experiment, Hosted, INTERVALS, Method, SETTLED, changing_clients, constant_clients, enough, given,
-    mean, run_with,
-};
+use super::rivals::{Rival, best};
+use super::runs::{Control, Course, Experiment, FOUND, Hosted, INTERVALS, Method, SETTLED, given, mean, run_with};
 use super::surge::in_parts;
 use crate::Reproduction;
-use crate::baselines::adaptive_pi::AdaptivePi;
-use crate::baselines::arma::{Arma, Output};
-use crate::baselines::autocontrol::{self, AutoControl};
-use crate::baselines::each_share::EachShare;
-use crate::baselines::kalman::Kalman;
 
-/// Intervals until a controller has found its shares from those that it began with.
-const FOUND: usize = 20;
 /// Most that R(e) may be over that of fixed shares, and what is held over what the cheapest hold.
 const MOST_OVER_FIXED: f64 = 1.2;
 const MOST_OVER_CHEAPEST: f64 = 1.1;
 /// A tenant is harmed whose slow intervals are more by so many percent of all.
 const HARMED: f64 = 2.0;
-
-/// Another controller, with a setting.
-#[derive(Clone, Copy)]
-enum Rival {
-    AutoControl(autocontrol::Settings),
-    /// The gain.
-    AdaptivePi(f64),
-    Stfc,
-    /// The part of every share that should be used.
-    Kalman(f64),
-    Arma,
-}
-
-impl Rival {
-    /// Each with its settings of the least R(e) of TPC-W with constant and with changing load on seeds 1 to 5, one where they are the
-    /// same (`cargo run --release -p gleaner-experiments --example tuning 5` tries them).
-    const BEST: [Self; 7] = [
-        Self::AutoControl(autocontrol::Settings { stability: 8.0, forgetting: 0.995, order: 1 }),
-        Self::AutoControl(autocontrol::Settings { stability: 1.0, forgetting: 0.9, order: 2 }),
-        Self::AdaptivePi(0.1),
-        Self::AdaptivePi(0.5),
-        Self::Stfc,
-        Self::Kalman(0.2),
-        Self::Arma,
-    ];
-
-    fn name(self) -> String {
-        match self {
-            Self::AutoControl(autocontrol::Settings { stability, forgetting, order }) => {
-                format!("AutoControl of order {order}, forgetting {forgetting}, q {stability}")
-            }
-            Self::AdaptivePi(gain) => format!("adaptive PI {gain}"),
-            Self::Stfc => "fuzzy control".to_owned(),
-            Self::Kalman(used) => format!("Kalman {used}"),
-            Self::Arma => "ARMA".to_owned(),
-        }
-    }
-
-    fn policy(self) -> Box<dyn Policy> {
-        match self {
-            Self::AutoControl(settings) => Box::new(AutoControl::new(settings)),
-            Self::AdaptivePi(gain) => Box::new(EachShare::new(|gain| Box::new(AdaptivePi::new(gain)), gain)),
-            Self::Stfc => Box::new(EachShare::new(|_| Box::new(Stfc::default()), 0.0)),
-            Self::Kalman(target) => Box::new(EachShare::new(|target| Box::new(Kalman::with_target(target)), target)),
-            Self::Arma => Box::new(EachShare::new(|_| Box::new(Arma::new(Output::Reciprocal)), 0.0)),
-        }
-    }
-
-    /// TPC-W's course with the load that it has in the experiment.
-    fn run(self, hosted: &[Hosted], seed: u64) -> Course {
-        let control = Control::of(Method::AutoControl, hosted.iter().map(|_| self.policy()).collect());
-        in_parts(control, hosted.to_vec(), false, seed)
-    }
-}
-
-/// A setting of another controller, and what becomes of TPC-W with it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Tried {
-    /// The controller and its setting.
-    pub rival: String,
-    /// R(e) without the first intervals, in percent: the median over the seeds, with constant and with changing load.
-    pub deviations: [f64; 2],
-}
-
-/// Tries settings of the other controllers on seeds from 1 on, which no figure is reported of. `progress` is told how many are
-/// done.
-#[must_use]
-pub fn tuning(seeds: u64, progress: &dyn Fn(usize, usize)) -> Vec<Tried> {
-    let mut rivals = vec![Rival::Stfc, Rival::Arma];
-    rivals.extend([0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5].map(Rival::AdaptivePi));
-    rivals.extend([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8].map(Rival::Kalman));
-    for order in [1, 2] {
-        for forgetting in [0.9, 0.95, 0.98, 0.995] {
-            for stability in [0.25, 0.5, 1.0, 2.0, 4.0, 8.0] {
-                rivals.push(Rival::AutoControl(autocontrol::Settings { stability, forgetting, order }));
-            }
-        }
-    }
-    let all = rivals.len();
-    let scenarios = [enough(constant_clients()), enough(changing_clients())];
-    let tried = |(at, rival): (usize, Rival)| {
-        progress(at, all);
-        let of = |hosted: &Vec<Hosted>| {
-            median((1..=seeds).map(|seed| rival.run(hosted, seed).deviation_from(FOUND)).collect())
-        };
-        Tried { rival: rival.name(), deviations: [of(&scenarios[0]), of(&scenarios[1])] }
-    };
-    rivals.into_iter().enumerate().map(tried).collect()
-}
 
 /// Shares that stay what they are.
 struct Fixed;
@@ -209,15 +110,17 @@ pub(super) fn fair_figures(
     out: &mut Reproduction,
     [constant, changing, contended]: [&Experiment; 3],
     seeds: &[u64],
+    tuning_runs: u64,
     progress: &(dyn Fn(&str, usize, usize) + Sync),
 ) {
     over_fixed(out, constant, seeds);
     over_cheapest(out, constant);
-    progress("other controllers", 0, Rival::BEST.len());
+    let rivals = best(out, tuning_runs, &|at, all| progress("settings of others", at, all));
+    progress("other controllers", 0, rivals.len());
     let own = [constant, changing].map(|experiment| Own::of(&experiment.hosted, seeds));
     let mut ratios = Vec::new();
-    for (at, rival) in Rival::BEST.into_iter().enumerate() {
-        progress("other controllers", at, Rival::BEST.len());
+    for (at, rival) in rivals.iter().copied().enumerate() {
+        progress("other controllers", at, rivals.len());
         let both = [(constant, &own[0]), (changing, &own[1])];
         ratios.push((rival.name(), both.map(|(experiment, own)| against(out, experiment, own, rival, seeds))));
     }
@@ -230,7 +133,7 @@ pub(super) fn fair_figures(
     });
     let note = format!(
         "R(e) of TPC-W without the first {FOUND} intervals over that of BConf with its relief of surges, same noise, median over \
-         {} seeds, constant and changing load, each controller at its best settings on seeds 1 to 5; the least counts: {}; BConf \
+         {} seeds, constant and changing load, each controller at its best settings on seeds 1 to {tuning_runs}; the least counts: {}; BConf \
          without relief: {:.2}; of means over the seeds, not medians: {:.2}",
         seeds.len(),
         listed.collect::<Vec<_>>().join(", "),

@@ -26,6 +26,8 @@ const FIRST_CLIENTS: f64 = 300.0;
 const WARM_UP: usize = 10;
 /// Intervals under control: three changes' worth, as Fig. 4.6.
 pub(super) const INTERVALS: usize = 90;
+/// Of these, until a controller has found its shares from those that it began with.
+pub(super) const FOUND: usize = 20;
 /// Least share of anything, m_r, which the arbitrators do not take away either. Chosen.
 const FLOOR: f64 = 0.01;
 /// What AutoControl's arbitrator has of every resource of a host: the least shares of three tiers are kept back.
