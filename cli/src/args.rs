@@ -389,7 +389,7 @@ pub(crate) enum ReproduceCommand {
         /// Writes plots as SVG into this folder.
         #[arg(long, value_name = "DIR")]
         plots: Option<PathBuf>,
-        /// Shows every row behind the figures.
+        /// Shows every row behind the figures, and what each constant of the model does at half and at twice its value.
         #[arg(long)]
         details: bool,
     },

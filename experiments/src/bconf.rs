@@ -10,6 +10,7 @@ mod fair;
 mod figures;
 mod rivals;
 mod runs;
+mod sensitivity;
 mod surge;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use self::runs::{
     CHANGES, Course, Experiment, Hosted, MET, Method, SETTLED, TPCC_TARGET_MS, TPCW_CLIENTS, TPCW_TARGET_MS,
     TierCourse, changing_clients, constant_clients, contended, enough, mean, run,
 };
+use self::sensitivity::sensitivity;
 use self::surge::surge_figures;
 use crate::{ReproduceError, Reproduction, Series};
 use gleaner_simulator::service::ServiceSpec;
@@ -40,6 +42,8 @@ pub struct Options {
     pub runs: u64,
     /// Seeds from 1 on, on which the settings of the other controllers are chosen.
     pub tuning_runs: u64,
+    /// Seeds from 1 on, on which it is shown what each constant of the model does; with 0 it is not.
+    pub sensitivity_runs: u64,
     /// Folder of recorded traces.
     pub traces: Option<PathBuf>,
 }
@@ -47,7 +51,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         // Seeds that nothing was tuned on; docs/services.md says which were used for what.
-        Self { seed: 80_001, runs: 60, tuning_runs: 5, traces: None }
+        Self { seed: 80_001, runs: 60, tuning_runs: 5, sensitivity_runs: 0, traces: None }
     }
 }
 
@@ -86,6 +90,10 @@ pub fn reproduce(
     fair_figures(&mut out, [&constant, &changing, &contended], &seeds, options.tuning_runs, progress);
     for experiment in [&constant, &changing, &contended] {
         details(&mut out, experiment);
+    }
+    if options.sensitivity_runs > 0 {
+        let constants = |at, all| progress("constants of the model", at, all);
+        sensitivity(&mut out, options.sensitivity_runs, &constants);
     }
     plots(&mut out, &constant, &changing, &contended);
     match &options.traces {
@@ -358,7 +366,7 @@ mod tests {
     #[test]
     fn what_the_dissertation_found() {
         // Of two runs the ratios to fixed shares are chance.
-        let options = Options { seed: 301, runs: 4, tuning_runs: 1, traces: None };
+        let options = Options { seed: 301, runs: 4, tuning_runs: 1, ..Options::default() };
         let found = reproduce(&options, &|_, _, _| {}).unwrap();
         let ids: Vec<&str> = found.figures.iter().map(|figure| figure.id).collect();
         let wanted = [

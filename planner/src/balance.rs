@@ -13,6 +13,7 @@
 
 pub mod application;
 pub mod arbitration;
+pub mod constants;
 pub mod elsewhere;
 pub mod estimator;
 pub mod least_squares;

@@ -52,8 +52,14 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
             stfc::reproduce(&stfc::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
         }
         ReproduceCommand::Bconf { seed, runs, traces, .. } => {
-            let (traces, other) = (traces.clone(), bconf::Options::default());
-            bconf::reproduce(&bconf::Options { seed: *seed, runs: *runs, traces, ..other }, &progress)?
+            let other = bconf::Options::default();
+            // As many as other settings are tried on; only the table of details has these rows.
+            let sensitivity_runs = if details && !json { other.tuning_runs } else { 0 };
+            let traces = traces.clone();
+            bconf::reproduce(
+                &bconf::Options { seed: *seed, runs: *runs, sensitivity_runs, traces, ..other },
+                &progress,
+            )?
         }
         ReproduceCommand::Mapreduce { seed, runs, traces, .. } => {
             mapreduce::reproduce(&mapreduce::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?

@@ -6,23 +6,19 @@ use serde::{Deserialize, Serialize};
 
 pub use super::request::{GiveBack, Observation, ObservedShare, Request};
 
+use super::constants::Constants;
 use super::elsewhere::Elsewhere;
 use super::model::{Kind, Model, Orders, Sample};
 use super::mpc::{Reach, Variable, balance};
 use super::scaler::{Load, bounds, error, least, load};
 use super::{Norm, NormalShare, Resource, Share};
 
-/// Weight of the newest share in the average entitlement. Chosen: an average over some 50 intervals.
-const AVERAGE_WEIGHT: f64 = 0.02;
 /// A performance beyond which faster is as good: e cannot be less than −1 (Eq. 3.1), which ȳ = 2 stands for.
 const PERFORMANCE_MOST: f64 = 2.0;
 
 /// Part by which shares are varied while the model knows little. Chosen: far less than the noise of a response time, which near
 /// saturation moves by several times as much as a share.
 const PROBE: f64 = 0.015;
-/// How much of that goes on when it knows enough. Chosen: what the service does not notice. (Simulated TPC-C of chapter 4, constant
-/// load: R(e) 6.8 % with the whole of it for ever, 5.4 % with an eighth.)
-const SETTLED_PROBE: f64 = 0.125;
 /// Bits of the rhythms: they repeat after so many doublings of an interval.
 const RHYTHM_BITS: u32 = 6;
 
@@ -79,9 +75,15 @@ impl Application {
     /// Nothing is known of it yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
+        Self::with(settings, Constants::default())
+    }
+
+    /// The same with other constants, until it is stored.
+    #[must_use]
+    pub fn with(settings: Settings, constants: Constants) -> Self {
         Self {
             settings,
-            model: Model::new(settings.model, settings.orders),
+            model: Model::with(settings.model, settings.orders, constants),
             averages: Vec::new(),
             intervals: 0,
             target_ms: 0.0,
@@ -158,7 +160,8 @@ impl Application {
             reach = balance(&variables, wanted, self.settings.stability, &mut found);
         }
         self.intervals = self.intervals.wrapping_add(1);
-        let probe = self.settings.probe * if self.model.has_few(&model) { 1.0 } else { SETTLED_PROBE };
+        let part = if self.model.has_few(&model) { 1.0 } else { self.model.constants().settled_probe };
+        let probe = self.settings.probe * part;
         for ((share, v), rhythm) in found.iter_mut().zip(&variables).zip(rhythms().cycle()) {
             let sign = if (self.intervals & rhythm).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
             let varied = share.value() * (1.0 + probe * sign);
@@ -182,8 +185,9 @@ impl Application {
         if self.averages.len() != observation.shares.len() {
             self.averages = observation.shares.iter().map(|share| share.share.part()).collect();
         }
+        let weight = self.model.constants().average_weight;
         for (average, share) in self.averages.iter_mut().zip(&observation.shares) {
-            *average += AVERAGE_WEIGHT * (share.share.part() - *average);
+            *average += weight * (share.share.part() - *average);
         }
     }
 }
@@ -270,6 +274,15 @@ mod tests {
                 assert_eq!(alike.count(), 32, "{one} and {other}");
             }
         }
+    }
+
+    #[test]
+    fn other_constants_are_not_stored() {
+        let constants = Constants { average_weight: 1.0, ..Constants::default() };
+        let other = Application::with(Settings::default(), constants);
+        assert_eq!(other.model().constants(), &constants);
+        let stored: Application = serde_json::from_str(&serde_json::to_string(&other).unwrap()).unwrap();
+        assert_eq!(stored, Application::new(Settings::default()));
     }
 
     #[test]

@@ -9,23 +9,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::constants::Constants;
 use super::least_squares::Normal;
 
-/// Weight of a row against the next one's. Chosen on seeds 1 to 20: ten rows, five minutes, count.
-const MEMORY: f64 = 0.9;
-/// Variances of the level's steps over the noise's, among which the data choose: from a level that hardly moves to one that is
-/// new in almost every interval. By factors of about four, between which the likelihood hardly differs.
-const STEPS: [f64; 6] = [0.00075, 0.003_125, 0.0125, 0.05, 0.2, 0.8];
-/// Variances of the prior among which the data choose: of what each term adds to the performance, which is 1 at the target.
-/// Chosen: with less than the first, what little is varied on a service without noise never outweighs the prior.
-const PRIORS: [f64; 5] = [0.0125, 0.05, 0.2, 0.8, 3.2];
-/// Noise before any data, as a variance: of 3.5 %, the sampling error of a response time (`docs/services.md`, calibration).
-const NOISE: f64 = 0.035 * 0.035;
-/// How many rows that counts. Chosen.
-const NOISE_ROWS: f64 = 2.0;
-/// Standard deviations beyond which a row is a change of the load and no noise. Chosen: noise is beyond once in 16,000
-/// intervals, five days.
-const CHANGE: f64 = 4.0;
 /// Mean square below which a term is none: a share that was never held.
 const LEAST_SQUARE: f64 = 1e-9;
 
@@ -41,13 +27,18 @@ pub struct Variances {
 }
 
 impl Default for Variances {
-    /// Before any data: a noise to begin with, and the middle of the rest.
     fn default() -> Self {
-        Self { noise: NOISE, steps: STEPS[4], prior: PRIORS[2] }
+        Self::first(&Constants::default())
     }
 }
 
 impl Variances {
+    /// Before any data: a noise to begin with, and the middle of the rest.
+    #[must_use]
+    pub const fn first(constants: &Constants) -> Self {
+        Self { noise: constants.noise, steps: constants.steps[4], prior: constants.priors[2] }
+    }
+
     /// Strength of the pull to the prior, in rows.
     fn pull(self) -> f64 {
         self.noise / self.prior
@@ -79,6 +70,7 @@ pub enum Before {
 /// Rows (x, y) of an equation, the oldest first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rows {
+    constants: Constants,
     width: usize,
     terms: Vec<f64>,
     values: Vec<f64>,
@@ -89,8 +81,9 @@ pub struct Rows {
 impl Rows {
     /// None yet, of so many terms; room for `count`.
     #[must_use]
-    pub fn new(width: usize, count: usize) -> Self {
+    pub fn new(width: usize, count: usize, constants: Constants) -> Self {
         Self {
+            constants,
             width,
             terms: Vec::with_capacity(width * count),
             values: Vec::with_capacity(count),
@@ -107,7 +100,7 @@ impl Rows {
         self.terms.extend_from_slice(terms);
         self.values.push(value);
         self.before.push(before);
-        self.weights.push(MEMORY.powf(age as f64));
+        self.weights.push(self.constants.memory.powf(age as f64));
     }
 
     /// With the newest row the load has changed.
@@ -235,15 +228,22 @@ impl Scratch {
     }
 
     /// Logarithm of the marginal likelihood, and the variance of the noise by which it is largest.
-    fn likelihood(&mut self, sums: &Innovations, prior: &[f64], squares: &[f64], pull: f64) -> Option<(f64, f64)> {
+    fn likelihood(
+        &mut self,
+        sums: &Innovations,
+        prior: &[f64],
+        squares: &[f64],
+        pull: f64,
+        constants: &Constants,
+    ) -> Option<(f64, f64)> {
         if !self.factor(sums, squares, pull) {
             return None;
         }
         // Of what the prior leaves: Q = yᵀy − bᵀA⁻¹b.
         let beyond = sums.square - sums.normal.remaining(prior, &mut self.right);
         let explained = forward(&self.lower, &mut self.right);
-        let counted = sums.count + NOISE_ROWS;
-        let noise = ((beyond - explained).max(0.0) + NOISE_ROWS * NOISE) / counted;
+        let counted = sums.count + constants.noise_rows;
+        let noise = ((beyond - explained).max(0.0) + constants.noise_rows * constants.noise) / counted;
         let n = self.right.len();
         let determinants: f64 =
             (0..n).map(|i| 2.0 * self.lower[i * n + i].ln() - self.pulls[i].ln()).sum::<f64>() + sums.logarithms;
@@ -281,12 +281,12 @@ pub fn fit(rows: &Rows, prior: &[f64], before: Variances, start: &[f64]) -> Fit 
     let (mut scratch, mut most, mut variances) = (Scratch::new(rows.width), f64::NEG_INFINITY, before);
     best.take(rows, rows.len(), before.steps);
     // Without an innovation nothing speaks for any of them.
-    let candidates = if best.count > 0.0 { &STEPS[..] } else { &[] };
+    let candidates = if best.count > 0.0 { &rows.constants.steps[..] } else { &[] };
     for &steps in candidates {
         sums.take(rows, rows.len(), steps);
         let mut is_best = false;
-        for of_prior in PRIORS {
-            let found = scratch.likelihood(&sums, prior, &squares, before.noise / of_prior);
+        for of_prior in rows.constants.priors {
+            let found = scratch.likelihood(&sums, prior, &squares, before.noise / of_prior, &rows.constants);
             if let Some((likelihood, noise)) = found.filter(|(likelihood, _)| *likelihood > most) {
                 (most, is_best) = (likelihood, true);
                 variances = Variances { noise, steps, prior: of_prior };
@@ -317,7 +317,7 @@ pub fn is_change(rows: &Rows, values: &[f64], variances: Variances) -> bool {
     let error = value[0] - terms.iter().zip(values).map(|(x, value)| x * value).sum::<f64>();
     scratch.right.copy_from_slice(terms);
     let variance = variances.noise * (variance + forward(&scratch.lower, &mut scratch.right));
-    error * error > CHANGE * CHANGE * variance
+    error * error > rows.constants.change * rows.constants.change * variance
 }
 
 #[cfg(test)]

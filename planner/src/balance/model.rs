@@ -19,23 +19,12 @@ pub use gleaner_types::application::ModelKind as Kind;
 use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
+use super::constants::Constants;
 use super::estimator::{Before, Level, Rows, Variances, fit, is_change};
 use super::least_squares::Normal;
 
-/// Intervals in the sliding window: S. Chosen: half an hour of control intervals.
-pub const WINDOW: usize = 60;
-/// Rows of a condition's own below which its model is its neighbour's. Chosen.
-const LEAST_ROWS: usize = 6;
-/// Rows per coefficient below which shares are varied more. Chosen.
-const ROWS_PER_COEFFICIENT: usize = 3;
-/// Weight of the newest utilisation in the prior. Chosen.
-const USED_WEIGHT: f64 = 0.5;
-/// Utilisation above which the prior does not grow any more. Chosen.
-const MOST_USED: f64 = 0.9;
 /// Intervals after which λ is found again: "per 10 hours" (§4.4.1.1), at 30 s each.
 const EXPONENT_EVERY: u32 = 1_200;
-/// Samples with a miss rate from which λ is first looked for. Chosen.
-const EXPONENT_FIRST: usize = 20;
 /// Exponents λ beyond which the term is all or nothing.
 const EXPONENT_MOST: f64 = 1_000.0;
 
@@ -115,12 +104,20 @@ pub struct Model {
     /// Parts of each share that were used last; empty where that is not known.
     #[serde(default)]
     used: Vec<f64>,
+    #[serde(skip)]
+    constants: Constants,
 }
 
 impl Model {
     /// Without data.
     #[must_use]
     pub fn new(kind: Kind, orders: Orders) -> Self {
+        Self::with(kind, orders, Constants::default())
+    }
+
+    /// The same with other constants, until it is stored.
+    #[must_use]
+    pub fn with(kind: Kind, orders: Orders, constants: Constants) -> Self {
         let orders = Orders { past: orders.past.clamp(1, 8), shares: orders.shares.clamp(1, 8) };
         Self {
             kind,
@@ -131,7 +128,14 @@ impl Model {
             exponent_age: 0,
             exponent_found: false,
             used: Vec::new(),
+            constants,
         }
+    }
+
+    /// What it is made of.
+    #[must_use]
+    pub const fn constants(&self) -> &Constants {
+        &self.constants
     }
 
     /// Takes the parts of the shares that are used, in their order, for the prior of the next fit. An unknown one leaves the
@@ -142,7 +146,8 @@ impl Model {
         if self.used.len() != used.len() {
             self.used.clone_from(&used);
         }
-        self.used.iter_mut().zip(used).for_each(|(kept, used)| *kept += USED_WEIGHT * (used - *kept));
+        let weight = self.constants.used_weight;
+        self.used.iter_mut().zip(used).for_each(|(kept, used)| *kept += weight * (used - *kept));
     }
 
     /// What it is built of now: gray only while every sample of the window has a miss rate.
@@ -171,12 +176,12 @@ impl Model {
         }
         let (condition, before) = (sample.condition, self.kind());
         self.samples.push_back(sample);
-        if self.samples.len() > WINDOW {
+        if self.samples.len() > self.constants.window {
             self.samples.pop_front();
         }
         self.forget();
         self.exponent_age = self.exponent_age.saturating_add(1);
-        let enough = self.samples.len() >= EXPONENT_FIRST && self.kind() == Kind::Gray;
+        let enough = self.samples.len() >= self.constants.exponent_first && self.kind() == Kind::Gray;
         let due = !self.exponent_found || self.exponent_age >= EXPONENT_EVERY;
         if enough && due {
             self.find_exponent();
@@ -209,7 +214,7 @@ impl Model {
     pub fn predict(&self, condition: u64) -> Option<Prediction> {
         let last = self.samples.back()?;
         let chosen = self.chosen(condition);
-        let prior = || (self.prior(last), 0, Variances::default());
+        let prior = || (self.prior(last), 0, Variances::first(&self.constants));
         let of_chosen =
             |chosen: &Chosen<'_>| (chosen.own.values.clone(), chosen.own.rows, chosen.own.variances.usable());
         let (values, rows, variances) = chosen.as_ref().map_or_else(prior, of_chosen);
@@ -232,10 +237,11 @@ impl Model {
     /// The coefficients that hold under a condition: its own, or with few rows behind them those of the nearest one that has more.
     fn chosen(&self, condition: u64) -> Option<Chosen<'_>> {
         let few = self.conditions.get(&condition);
-        if let Some(own) = few.filter(|own| own.rows >= LEAST_ROWS) {
+        let least_rows = self.constants.least_rows;
+        if let Some(own) = few.filter(|own| own.rows >= least_rows) {
             return Some(Chosen { own, only: Some(condition) });
         }
-        let known = self.conditions.iter().filter(|(_, other)| other.rows >= LEAST_ROWS);
+        let known = self.conditions.iter().filter(|(_, other)| other.rows >= least_rows);
         let nearest = known.min_by_key(|(other, _)| (*other ^ condition).count_ones());
         let nearest = nearest.map(|(_, own)| Chosen { own, only: None });
         nearest.or(few.map(|own| Chosen { own, only: Some(condition) }))
@@ -245,7 +251,7 @@ impl Model {
     #[must_use]
     pub fn has_few(&self, prediction: &Prediction) -> bool {
         let coefficients = self.orders.past + self.orders.shares * prediction.gains.len();
-        prediction.rows < ROWS_PER_COEFFICIENT * coefficients
+        prediction.rows < self.constants.rows_per_coefficient * coefficients
     }
 
     /// What the terms of an equation need to know beside the samples.
@@ -324,7 +330,7 @@ impl Model {
         let mut gains = vec![0.0; last.shares.len()];
         let held = |index: usize| last.shares[index] > 0.0;
         if self.used.len() == gains.len() {
-            let free = |index: usize| 1.0 - self.used[index].clamp(0.01, MOST_USED);
+            let free = |index: usize| 1.0 - self.used[index].clamp(0.01, self.constants.most_used);
             let waiting = |index: usize| (1.0 - free(index)) / free(index);
             let all: f64 = (0..gains.len()).filter(|index| held(*index)).map(waiting).sum();
             for index in (0..gains.len()).filter(|index| held(*index)) {
@@ -357,7 +363,7 @@ impl Model {
         let width = self.samples.back().map_or(0, |sample| sample.shares.len());
         let size = self.orders.past + self.orders.shares * width;
         let (terms, mut row) = (self.terms(), Vec::with_capacity(size));
-        let mut rows = Rows::new(size, self.samples.len());
+        let mut rows = Rows::new(size, self.samples.len(), self.constants);
         for (index, before) in self.rows_of(only) {
             terms.write(|index| &self.samples[index], index, &mut row);
             rows.add(&row, self.samples[index].performance, before, self.samples.len() - 1 - index);
@@ -379,7 +385,8 @@ impl Model {
         let Some(last) = self.samples.back() else { return };
         let (prior, rows) = (self.prior(last), self.rows(Some(condition)));
         let start = self.conditions.get(&condition).map_or(&[][..], |own| &own.values);
-        let before = self.chosen(condition).map_or_else(Variances::default, |chosen| chosen.own.variances);
+        let first = || Variances::first(&self.constants);
+        let before = self.chosen(condition).map_or_else(first, |chosen| chosen.own.variances);
         let found = fit(&rows, &prior, before, start);
         let own = Coefficients { values: found.values, rows: rows.len(), variances: found.variances };
         self.conditions.insert(condition, own);
@@ -599,11 +606,12 @@ mod tests {
     /// It was measured so long ago that nothing says it still holds.
     #[test]
     fn a_condition_that_left_the_window_stands_in_for_nobody() {
-        let (model, seen) = neighbour(WINDOW);
+        let window = Constants::default().window;
+        let (model, seen) = neighbour(window);
         assert!(seen.neighbour && (seen.gains[0] - 1.0).abs() < 0.3, "{seen:?}");
         assert_eq!(model.conditions.keys().copied().collect::<Vec<u64>>(), [0b10, 0b1000]);
         // Three of its samples are left, too few to stand in.
-        let (model, seen) = neighbour(WINDOW - 4);
+        let (model, seen) = neighbour(window - 4);
         assert!((seen.gains[0] - 1.0).abs() < 0.3, "{seen:?}");
         assert_eq!(model.conditions[&0b11].rows, 2);
     }

@@ -34,7 +34,7 @@ impl Service {
     }
 
     fn rows(&mut self, count: usize, varied: f64) -> Rows {
-        let mut rows = Rows::new(2, count);
+        let mut rows = Rows::new(2, count, Constants::default());
         for index in 0..count {
             let (shares, value) = self.row(varied);
             rows.add(&shares, value, Before::Intervals(1), count - 1 - index);
@@ -81,7 +81,7 @@ fn without_noise_the_data_decide() {
 fn shares_that_are_constant_stay_at_the_prior() {
     let found = fitted(&Service::new(4, 0.03, 0.0).rows(60, 0.0));
     assert!((found.values[0] - 0.9).abs() < 1e-6 && (found.values[1] - 1.1).abs() < 1e-6, "{found:?}");
-    let none = fit(&Rows::new(2, 0), &[0.9, 1.1], Variances::default(), &[]);
+    let none = fit(&Rows::new(2, 0, Constants::default()), &[0.9, 1.1], Variances::default(), &[]);
     assert_eq!(none.variances, Variances::default());
 }
 
@@ -141,7 +141,7 @@ proptest! {
         data in proptest::collection::vec((0.0..1.0_f64, 0.0..1.0_f64, -10.0..10.0_f64, 0..4_usize), 0..30),
         prior in (0.0..50.0_f64, 0.0..50.0_f64),
     ) {
-        let mut rows = Rows::new(2, data.len());
+        let mut rows = Rows::new(2, data.len(), Constants::default());
         for (index, (a, b, value, apart)) in data.iter().enumerate() {
             let before = if *apart == 0 { Before::Nothing } else { Before::Intervals(*apart) };
             rows.add(&[*a, *b], *value, before, data.len() - 1 - index);
