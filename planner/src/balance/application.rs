@@ -193,11 +193,10 @@ impl Application {
 }
 
 /// In which rhythms shares are varied: with its sign the parity of the bits that it has in common with the number of the interval,
-/// any two differ in half of the intervals. First come the square waves of doubling lengths, then their products (Walsh
-/// functions).
+/// any two differ in half of the intervals (Walsh functions). Two rhythms go on being alike, or opposite, as long as no bit changes
+/// in which they differ, and high bits change seldom. So low ones come first: only some ten intervals count for the model.
 fn rhythms() -> impl Iterator<Item = u32> + Clone {
-    let of = |ones: u32| (1..1 << RHYTHM_BITS).filter(move |bits: &u32| bits.count_ones() == ones);
-    (1..=RHYTHM_BITS).flat_map(of)
+    1..1 << RHYTHM_BITS
 }
 
 /// What to ask for of a share while no response time is known: `wanted`, or more where the share is used up. An application
@@ -267,13 +266,42 @@ mod tests {
     #[test]
     fn every_share_has_a_rhythm_of_its_own() {
         let rhythms: Vec<u32> = rhythms().collect();
-        assert_eq!((rhythms.len(), &rhythms[..7]), (63, &[1, 2, 4, 8, 16, 32, 3][..]));
+        assert_eq!(rhythms.len(), 63);
         for (at, one) in rhythms.iter().enumerate() {
             for other in &rhythms[..at] {
                 let alike = (0..64_u32).filter(|t| ((t & one).count_ones() ^ (t & other).count_ones()) & 1 == 0);
                 assert_eq!(alike.count(), 32, "{one} and {other}");
             }
         }
+    }
+
+    /// Greatest correlation of any two of so many rhythms at any time, over the rows of the model's window with their weights.
+    fn worst_correlation(rhythms: &[u32]) -> f64 {
+        let Constants { memory, window, .. } = Constants::default();
+        let weights: Vec<f64> = std::iter::successors(Some(1.0), |weight| Some(weight * memory)).take(window).collect();
+        let sign = |rhythm: u32, t: u32| if (rhythm & t).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
+        let mut worst = 0.0_f64;
+        for (at, one) in rhythms.iter().enumerate() {
+            for other in &rhythms[..at] {
+                // They repeat after 64 intervals.
+                for newest in 64..128 {
+                    let alike = weights.iter().zip((0..=newest).rev()).map(|(weight, t)| weight * sign(one ^ other, t));
+                    worst = worst.max((alike.sum::<f64>() / weights.iter().sum::<f64>()).abs());
+                }
+            }
+        }
+        worst
+    }
+
+    /// Over 64 intervals all are orthogonal, but ten count. In the order 1, 2, 4, 8, 16, 32, 3 the fifth and the sixth were the same,
+    /// or opposite, for 32 intervals in a row.
+    #[test]
+    fn rhythms_of_few_shares_can_be_told_apart_within_the_rows_that_count() {
+        let rhythms: Vec<u32> = rhythms().collect();
+        let worst = [4, 7, 9].map(|shares| worst_correlation(&rhythms[..shares]));
+        assert!(worst[0] < 0.21 && worst[1] < 0.21 && worst[2] < 0.40, "{worst:?}");
+        let square_waves_first = worst_correlation(&[1, 2, 4, 8, 16, 32, 3, 5, 6]);
+        assert!(square_waves_first > 0.93, "{square_waves_first}");
     }
 
     #[test]
