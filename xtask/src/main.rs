@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use steps::{Steps, cargo, program};
+use steps::{Bed, Steps, cargo, program};
 
 const HELP: &str = "\
 cargo xtask VERB [ARGUMENTS]
@@ -99,6 +99,9 @@ fn test(steps: &mut Steps, rest: &[OsString]) {
     steps.tests("tests", cargo(&["test", "--workspace", "--no-fail-fast"]).args(rest));
 }
 
+/// A test program that holds beds: its name, how it is selected, and which of its tests run without being named.
+type BedProgram<'a> = (&'a str, &'a [&'a str], &'a [&'a str]);
+
 /// The test programs that hold beds, one after the other: two would measure each other. They are chosen from the whole
 /// workspace, because one package alone is built with other features, and all it depends on once more.
 fn beds(steps: &mut Steps, filter: &[OsString]) {
@@ -110,11 +113,8 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         "hogs_of_the_normal_class_do_several_times",
         "without_a_volunteer_the_interval_holds_zero",
     ];
-    const PROGRAMS: [(&str, &[&str], &[&str]); 12] = [
-        ("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"]),
-        // What others do to the machine changes most of all: early enough for a second try.
-        ("spark", &["--test", "spark"], &[]),
-        // Their tasks sleep, so they may run at the same time.
+    // Their tasks sleep, so they may run at the same time.
+    const THAT_WAIT: [BedProgram<'_>; 3] = [
         (
             "sharing, slots and slurm",
             &["--test", "end_to_end"],
@@ -122,20 +122,26 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         ),
         ("faults", &["--test", "faults"], &[]),
         ("standby", &["--test", "standby"], &[]),
+    ];
+    const PROGRAMS: [&[BedProgram<'_>]; 10] = [
+        &[("jobs and kills", &["--test", "end_to_end"], &["jobs::", "kills::"])],
+        // What others do to the machine changes most of all: early enough for a second try.
+        &[("spark", &["--test", "spark"], &[])],
+        &THAT_WAIT,
         // Bad days run by their names.
-        ("postgres", &["--test", "postgres"], &["two_databases"]),
-        ("queue", &["--test", "queue"], &[]),
-        ("lab", &["--test", "lab"], &[]),
-        ("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST),
-        ("the agent's tests on a version 2 host", &["--lib"], &["version_2"]),
-        ("isolation", &["--test", "matrix"], &[]),
-        ("soak", &["--test", "soak"], &[]),
+        &[("postgres", &["--test", "postgres"], &["two_databases"])],
+        &[("queue", &["--test", "queue"], &[])],
+        &[("lab", &["--test", "lab"], &[])],
+        &[("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST)],
+        &[("the agent's tests on a version 2 host", &["--lib"], &["version_2"])],
+        &[("isolation", &["--test", "matrix"], &[])],
+        &[("soak", &["--test", "soak"], &[])],
     ];
     // By its name alone: three daemons in an emulated control domain need a machine that does nothing else.
-    const BY_NAME: (&str, &[&str], &[&str]) = ("a batch job on Xen", &["--test", "xen_job"], &[]);
+    const BY_NAME: &[BedProgram<'_>] = &[("a batch job on Xen", &["--test", "xen_job"], &[])];
     let by_name = (!filter.is_empty()).then_some(BY_NAME);
-    for (name, selected, own_filter) in PROGRAMS.into_iter().chain(by_name) {
-        let program = || {
+    let bed = |(name, selected, own_filter): BedProgram<'static>| {
+        let program = move || {
             let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
             command.args(selected).env("GLEANER_BEDS", "1").args(["--", "--nocapture"]);
             command
@@ -145,11 +151,15 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
             all.args(own_filter);
         }
         all.args(filter);
-        steps.beds(name, all, |failed| {
+        let again = move |failed: &[String]| {
             let mut command = program();
             command.args(["--test-threads=1", "--exact"]).args(failed);
             command
-        });
+        };
+        Bed { name, command: all, again: Box::new(again) }
+    };
+    for together in PROGRAMS.into_iter().chain(by_name) {
+        steps.beds(together.iter().copied().map(bed).collect());
     }
 }
 

@@ -3,8 +3,10 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::panic::resume_unwind;
 use std::process::{ChildStderr, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::skips::{expected, of_line};
@@ -58,6 +60,39 @@ pub(crate) struct Steps {
     /// Nothing of what tests print is passed on: other runs' results are no results of this one.
     #[cfg(test)]
     quiet: bool,
+}
+
+/// The command of tests that are named.
+type Again<'a> = Box<dyn FnOnce(&[String]) -> Command + Send + 'a>;
+
+/// A run of tests on real machines.
+pub(crate) struct Bed<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) command: Command,
+    /// Its second try, of the tests with these names.
+    pub(crate) again: Again<'a>,
+}
+
+/// Lines that bear a name.
+struct Labelled<W> {
+    label: String,
+    to: W,
+}
+
+impl<W: Write> Write for Labelled<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.to.write(bytes)
+    }
+
+    /// A line is one call.
+    fn write_fmt(&mut self, line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
+        let Self { label, to } = self;
+        to.write_fmt(format_args!("{label}{line}"))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.to.flush()
+    }
 }
 
 /// What one run of `cargo test` came to.
@@ -115,25 +150,53 @@ impl Steps {
     }
 
     /// The same with tests on real machines, which other users of this machine can disturb: tests that fail are run once
-    /// more, alone, with `--exact NAMES` after the command's own arguments up to `--`. One that is good only then passes
-    /// and is named at the end, as a fault whose cause is to be found.
-    pub(crate) fn beds(&mut self, name: &str, mut command: Command, again: impl FnOnce(&[String]) -> Command) {
-        self.step(name, |steps| {
-            let (mut first, ended) = follow(&mut command, steps.echo(), steps.echo_errors())?;
-            let late = steps.began.is_some_and(|began| began.elapsed() > SECOND_TRIES_UNTIL);
-            if ended.is_ok() || first.names.is_empty() || late {
-                steps.count(name, first);
-                return ended;
+    /// more, alone, as [`Bed::again`] says. One that is good only then passes and is named at the end, as a fault whose cause is
+    /// to be found. Several run at the same time; what each prints then bears its name.
+    pub(crate) fn beds<'a>(&mut self, beds: Vec<Bed<'a>>) {
+        let names: Vec<&str> = beds.iter().map(|bed| bed.name).collect();
+        self.step(&names.join(" beside "), |steps| {
+            let several = beds.len() > 1;
+            let run = |Bed { name, mut command, again }: Bed<'a>| {
+                let label = if several { format!("{name}: ") } else { String::new() };
+                let echo = Labelled { label: label.clone(), to: steps.echo() };
+                (name, follow(&mut command, echo, Labelled { label, to: steps.echo_errors() }), again)
+            };
+            let runs: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> = beds.into_iter().map(|bed| scope.spawn(|| run(bed))).collect();
+                let joined =
+                    |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+                threads.into_iter().map(joined).collect()
+            });
+            let mut all = Ok(());
+            for (name, followed, again) in runs {
+                let ended = followed.and_then(|(first, ended)| steps.judged(name, first, ended, again));
+                all = all.and(ended);
             }
-            println!("== {name}: {} once more: {}", first.names.len(), first.names.join(", "));
-            let (second, ended) = follow(&mut again(&first.names), steps.echo(), steps.echo_errors())?;
-            let passed = first.names.iter().filter(|test| !second.names.contains(*test));
-            steps.second_tries.extend(passed.map(|test| format!("{name}: {test}")));
-            first.passed += second.passed;
-            first.skipped.extend(second.skipped);
-            steps.count(name, Counted { passed: first.passed, skipped: first.skipped, ..second });
-            ended
+            all
         });
+    }
+
+    /// Counts what a first run came to, after a second try where there is one.
+    fn judged(
+        &mut self,
+        name: &str,
+        mut first: Counted,
+        ended: Result<(), Failure>,
+        again: impl FnOnce(&[String]) -> Command,
+    ) -> Result<(), Failure> {
+        let late = self.began.is_some_and(|began| began.elapsed() > SECOND_TRIES_UNTIL);
+        if ended.is_ok() || first.names.is_empty() || late {
+            self.count(name, first);
+            return ended;
+        }
+        println!("== {name}: {} once more: {}", first.names.len(), first.names.join(", "));
+        let (second, ended) = follow(&mut again(&first.names), self.echo(), self.echo_errors())?;
+        let passed = first.names.iter().filter(|test| !second.names.contains(*test));
+        self.second_tries.extend(passed.map(|test| format!("{name}: {test}")));
+        first.passed += second.passed;
+        first.skipped.extend(second.skipped);
+        self.count(name, Counted { passed: first.passed, skipped: first.skipped, ..second });
+        ended
     }
 
     /// Where the tests' output goes.
@@ -339,20 +402,27 @@ mod tests {
             command.args(["-c", script]);
             command
         };
-        steps.beds("bed", shell(HARNESS), |names| {
+        let again = |names: &[String]| {
             assert_eq!(names, ["one", "two"]);
             shell("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'")
-        });
+        };
+        steps.beds(vec![Bed { name: "bed", command: shell(HARNESS), again: Box::new(again) }]);
         assert_eq!((steps.passed, steps.failed_tests), (7, 0));
         assert_eq!(steps.second_tries, ["bed: one", "bed: two"]);
         assert!(steps.failed_steps.is_empty());
 
-        steps.beds("worse", shell(HARNESS), |_| {
+        // Beside one that is good.
+        let again = |_: &[String]| {
             shell("printf 'failures:\\n    two\\n\\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\\n'; exit 101")
-        });
-        assert_eq!((steps.passed, steps.failed_tests), (13, 1));
+        };
+        let good = shell("echo 'test result: ok. 3 passed; 0 failed; 0 ignored'");
+        steps.beds(vec![
+            Bed { name: "worse", command: shell(HARNESS), again: Box::new(again) },
+            Bed { name: "good", command: good, again: Box::new(|_| unreachable!("it did not fail")) },
+        ]);
+        assert_eq!((steps.passed, steps.failed_tests), (16, 1));
         assert_eq!(steps.failures, ["worse: two"]);
-        assert_eq!(steps.failed_steps, ["worse"]);
+        assert_eq!(steps.failed_steps, ["worse beside good"]);
     }
 
     #[test]
