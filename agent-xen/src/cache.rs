@@ -1,25 +1,22 @@
 //! What the hypervisor can do with the last-level cache. In: nothing. Out: whether it monitors who fills it
 //! (`XEN_SYSCTL_psr_cmt_op`) and whether parts of it can be given to domains (`XEN_SYSCTL_psr_alloc`), with its own answers.
-//! Called by `domains`. Nothing is attached or set.
+//! Called by `domains`. Nothing is attached or set here; `occupancy` reads it.
 
 use std::io;
 
 use crate::hypercall::Hypervisor;
+use crate::occupancy::{ENABLED, Monitoring};
 use crate::protocol::{Cache, CacheFeature};
 
-const SYSCTL_CACHE_MONITORING: u32 = 21;
 const SYSCTL_CACHE_ALLOCATION: u32 = 23;
-/// `XEN_SYSCTL_PSR_CMT_enabled`
-const MONITORING_ENABLED: u32 = 3;
 /// `XEN_SYSCTL_PSR_get_l3_info`, of the first socket.
 const ALLOCATION_OF_L3: u32 = 0;
 
 impl Hypervisor {
     pub(crate) fn cache(&self) -> Cache {
-        let enabled = self.sysctl(SYSCTL_CACHE_MONITORING, |own| own.put(8, MONITORING_ENABLED));
         let allocation = self.sysctl(SYSCTL_CACHE_ALLOCATION, |own| own.put(8, ALLOCATION_OF_L3));
         Cache {
-            monitoring: feature("psr_cmt_op", enabled.map(|()| self.get::<u64>(16) != 0)),
+            monitoring: feature("psr_cmt_op", self.monitoring(ENABLED).map(|enabled| enabled != 0)),
             allocation: feature("psr_alloc", allocation.map(|()| true)),
         }
     }

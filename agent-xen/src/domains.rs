@@ -14,10 +14,11 @@ use crate::backends::Backends;
 use crate::hypercall::{CONTROL_DOMAIN, DomainInfo, Hypervisor, Run, Uuid, uuid_text};
 use crate::looks::Looks;
 use crate::memory::{self, PAGE, SLACK_KIB};
+use crate::occupancy::Occupancy;
 use crate::pausing::pause_all;
 use crate::protocol::{
-    Answer, Domain, Elsewhere, Failure, ForeignWaits, Hello, HostMemory, Kind, Look, MemoryNow, Request, Set, Setting,
-    State, Target, VERSION, Volunteer, Waited, Waits,
+    Answer, CacheOccupancy, Domain, Elsewhere, Failure, ForeignWaits, Hello, HostMemory, Kind, Look, MemoryNow,
+    Request, Set, Setting, State, Target, VERSION, Volunteer, Waited, Waits,
 };
 use crate::sampler::{Pace, Sampler};
 use crate::waits::Sum;
@@ -69,6 +70,7 @@ pub(crate) struct Domains {
     slow_read_at: Option<Instant>,
     infos: Vec<DomainInfo>,
     looks: Looks,
+    occupancy: Occupancy,
     watchdog: Option<Watchdog>,
     sampler: Option<Sampler>,
     /// Pools in which the volunteer's weight is not enough.
@@ -93,6 +95,7 @@ impl Domains {
             slow_read_at: None,
             infos: Vec::new(),
             looks: Looks::default(),
+            occupancy: Occupancy::default(),
             watchdog: None,
             sampler: None,
             credit_pools: Vec::new(),
@@ -350,7 +353,9 @@ impl Domains {
         };
         let waited = self.sampler().and_then(|sampler| sampler.ask(Pace::Slow, waited)).unwrap_or_default();
         let waited = waited.into_iter().chain(std::iter::repeat(None));
-        Ok(infos.iter().zip(waited).map(|(info, wait_ns)| self.domain(*info, wait_ns)).collect())
+        let occupied = self.occupancy.read(&self.hypervisor, &infos);
+        let all = infos.iter().zip(waited).zip(occupied);
+        Ok(all.map(|((info, wait_ns), occupied)| self.domain(*info, wait_ns, occupied)).collect())
     }
 
     fn read_slow(&self, info: &DomainInfo) -> Slow {
@@ -363,7 +368,7 @@ impl Domains {
         }
     }
 
-    fn domain(&self, info: DomainInfo, wait_ns: Option<u64>) -> Domain {
+    fn domain(&self, info: DomainInfo, wait_ns: Option<u64>, cache_occupancy: CacheOccupancy) -> Domain {
         let slow = self.slow.get(&(info.id, info.uuid)).cloned().unwrap_or_default();
         Domain {
             disk: self.backends.disk(info.id),
@@ -381,6 +386,7 @@ impl Domains {
             paused: info.paused,
             cap_percent: slow.weight_and_cap.map(|(_, cap)| cap),
             weight: slow.weight_and_cap.map(|(weight, _)| weight),
+            cache_occupancy,
         }
     }
 
@@ -433,6 +439,13 @@ impl Domains {
         }
         let written = store.write(&format!("{path}/target"), &kib.to_string());
         written.map_err(|error| Failure::io(format!("failed to write the memory target of domain {}", info.id), &error))
+    }
+}
+
+impl Drop for Domains {
+    /// What it has attached to the cache's monitoring was so by nobody else.
+    fn drop(&mut self) {
+        self.occupancy.detach_all(&self.hypervisor, &mut self.infos);
     }
 }
 

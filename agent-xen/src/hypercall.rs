@@ -1,6 +1,6 @@
 //! Hypercalls of a control domain. In: questions and settings, for `/dev/xen/privcmd`. Out: what the hypervisor says of
 //! the domains and the scheduler; caps, weights, memory and pauses, set. Called by `domains`. The layouts are Xen's
-//! public headers' (`xen/include/public/{sysctl,domctl}.h`).
+//! public headers' (`xen/include/public/{sysctl,domctl,platform}.h`).
 //!
 //! The hypervisor refuses a call whose interface version is not its own, so versions are tried until one is taken. The
 //! layouts used here are the same in all of those tried; that the answers make sense is checked anyway.
@@ -12,6 +12,7 @@ use std::ptr;
 
 use crate::protocol::Failure;
 
+const PLATFORM: u64 = 7;
 const SYSCTL: u64 = 35;
 const DOMCTL: u64 = 36;
 const SYSCTL_PHYSINFO: u32 = 3;
@@ -27,6 +28,9 @@ const SCHEDULER_GET: u32 = 1;
 /// Interface versions of Xen 4.17 to 4.21, of which 4.17 was tried.
 const SYSCTL_VERSIONS: [u32; 1] = [0x15];
 const DOMCTL_VERSIONS: [u32; 3] = [0x15, 0x16, 0x17];
+
+/// The interface of the platform has had this version since long before (`XENPF_INTERFACE_VERSION`).
+pub(crate) const PLATFORM_VERSION: u32 = 0x0300_0001;
 
 const CREDIT: u32 = 5;
 const CREDIT2: u32 = 6;
@@ -215,16 +219,16 @@ impl Hypervisor {
     }
 
     fn call(&self, number: u64) -> io::Result<()> {
-        self.call_with(number, [self.address(0), 0])
+        self.call_with(number, [self.address(0), 0]).map(drop)
     }
 
-    /// A call whose arguments are no more than that, and name nothing but the memory.
-    pub(crate) fn call_with(&self, number: u64, [first, second]: [u64; 2]) -> io::Result<()> {
+    /// A call whose arguments are no more than that, and name nothing but the memory. Answers with its result.
+    pub(crate) fn call_with(&self, number: u64, [first, second]: [u64; 2]) -> io::Result<u32> {
         let mut call = Call { number, arguments: [first, second, 0, 0, 0] };
         // SAFETY: the driver reads `call`, which lives through it; the hypervisor reads and writes the mapping, as far as
         // the structures in it say, which name no more than `BUFFER` bytes.
         let result = unsafe { libc::ioctl(self.privcmd.as_raw_fd(), IOCTL_HYPERCALL, &raw mut call) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        u32::try_from(result).map_err(|_| io::Error::last_os_error())
     }
 
     pub(crate) fn sysctl(&self, command: u32, arguments: impl FnOnce(&Self)) -> io::Result<()> {
@@ -242,6 +246,15 @@ impl Hypervisor {
         self.put(8, domain);
         arguments(self);
         self.call(DOMCTL)
+    }
+
+    /// Answers with the call's result.
+    pub(crate) fn platform_op(&self, command: u32, arguments: impl FnOnce(&Self)) -> io::Result<u32> {
+        self.clear(PAGE);
+        self.put(0, command);
+        self.put(4, PLATFORM_VERSION);
+        arguments(self);
+        self.call_with(PLATFORM, [self.address(0), 0])
     }
 
     fn sched_id(&self) -> io::Result<u32> {

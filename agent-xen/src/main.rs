@@ -1,9 +1,9 @@
 //! The helper of `gleaner-agent` on a control domain of Xen. In: questions on standard input, one JSON line each
-//! (PROTOCOL.md). Out: one line of answer for each: the domains with their counters, how long they waited for a CPU, or caps,
-//! weights, memory targets, the hypervisor's bounds on memory, hard affinity and pauses that were set. Started by the agent's
-//! `xen.rs`. It ends when its input closes, as it does when the agent is gone, and not by the signals that ask a program to
-//! end (`signals`). It decides nothing, but that the volunteer's domains are paused when nobody looks after them any more
-//! (`watchdog`).
+//! (PROTOCOL.md). Out: one line of answer for each: the domains with their counters, how long they waited for a CPU and what
+//! they fill of the cache, or caps, weights, memory targets, the hypervisor's bounds on memory, hard affinity and pauses that
+//! were set. Started by the agent's `xen.rs`. It ends when its input closes, as it does when the agent is gone, and not by the
+//! signals that ask a program to end (`signals`). It decides nothing, but that the volunteer's domains are paused when nobody
+//! looks after them any more (`watchdog`).
 //!
 //! It is a program of its own because xenstore-rs, which it links, is under the GPL; nothing else links either.
 
@@ -13,6 +13,7 @@ mod domains;
 mod hypercall;
 mod looks;
 mod memory;
+mod occupancy;
 mod pausing;
 mod placing;
 mod protocol;

@@ -1,8 +1,9 @@
 //! Where domains run. In: questions about a domain's pool of CPUs, its scheduler and the hard affinity of its virtual CPUs,
 //! and affinities to set. Out: what the hypervisor says. Called by `hypercall`, which reads a domain's parameters by its
-//! pool's scheduler, and by `domains`. The layouts are Xen's public headers', as those of `hypercall`. Soft affinity is
-//! nowhere touched.
+//! pool's scheduler, by `occupancy`, which asks a CPU of each socket, and by `domains`. The layouts are Xen's public headers',
+//! as those of `hypercall`. Soft affinity is nowhere touched.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use crate::hypercall::{DomainInfo, Hypervisor, PAGE};
@@ -70,6 +71,11 @@ impl Hypervisor {
         })?;
         let count = (self.get::<u32>(8) as usize).min(MOST_CPUS);
         Ok((0..count).map(|cpu| self.get(PAGE + cpu * size_of::<Topology>())).collect())
+    }
+
+    /// The first CPU of each socket.
+    pub(crate) fn first_cpus(&self) -> io::Result<Vec<u32>> {
+        Ok(first_of_sockets(&self.topology()?))
     }
 
     /// The CPUs of a domain's pool, core by core, and those that each of its virtual CPUs may run on.
@@ -141,6 +147,15 @@ fn cores(cpus: &[usize], topology: &[Topology]) -> Vec<String> {
     cores.iter().map(|(_, cpus)| list(cpus)).collect()
 }
 
+/// The first CPU of each socket. One that is off has none.
+fn first_of_sockets(topology: &[Topology]) -> Vec<u32> {
+    let mut first: BTreeMap<u32, u32> = BTreeMap::new();
+    for (cpu, [_, socket, _]) in (0..).zip(topology).filter(|(_, [_, socket, _])| *socket != u32::MAX) {
+        first.entry(*socket).or_insert(cpu);
+    }
+    first.into_values().collect()
+}
+
 /// As `xl` writes them: "0-2,8".
 fn list(cpus: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -193,5 +208,12 @@ mod tests {
         let topology = [[0, 0, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 1, 0], [u32::MAX, 0, 0], [u32::MAX, 0, 0]];
         assert_eq!(cores(&[0, 1, 2, 3, 4, 5, 6, 7], &topology), ["0,2", "1,3", "4", "5", "6", "7"]);
         assert_eq!(cores(&[2, 3], &topology), ["2", "3"], "of another pool");
+    }
+
+    #[test]
+    fn sockets_are_told_by_their_first_cpus_that_are_on() {
+        let off = [u32::MAX; 3];
+        assert_eq!(first_of_sockets(&[off, [0, 1, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0]]), [3, 1]);
+        assert!(first_of_sockets(&[off]).is_empty());
     }
 }

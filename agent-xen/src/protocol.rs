@@ -237,6 +237,15 @@ pub(crate) struct Domain {
     pub(crate) weight: Option<u16>,
     pub(crate) disk: Option<Disk>,
     pub(crate) network: Option<Network>,
+    pub(crate) cache_occupancy: CacheOccupancy,
+}
+
+/// How much of the last-level cache holds data of a domain, or why that is not known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CacheOccupancy {
+    Bytes(u64),
+    Error(Failure),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -355,5 +364,9 @@ mod tests {
             json(&Answer::Error(error))
                 .starts_with(r#"{"error":{"kind":"absent","message":"failed to pause domain 3: "#)
         );
+        let occupancy = |occupancy: CacheOccupancy| serde_json::to_string(&occupancy).unwrap();
+        assert_eq!(occupancy(CacheOccupancy::Bytes(65_536)), r#"{"bytes":65536}"#);
+        let none = occupancy(CacheOccupancy::Error(Failure::unsupported("none".into())));
+        assert_eq!(none, r#"{"error":{"kind":"unsupported","message":"none"}}"#);
     }
 }

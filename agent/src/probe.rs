@@ -94,7 +94,7 @@ fn pressure(roots: &Roots) -> Finding {
 
 fn cache_monitoring(roots: &Roots) -> Finding {
     if crate::xen::is_control_domain(&roots.proc) {
-        return Err(cache_of_hypervisor(crate::xen::cache()));
+        return cache_of_hypervisor(crate::xen::cache());
     }
     if roots.sys.join("fs/resctrl/info/L3_MON").exists() {
         return Ok("resctrl".to_owned());
@@ -107,24 +107,23 @@ fn cache_monitoring(roots: &Roots) -> Finding {
     absent(Reason::NoCacheMonitor)
 }
 
-/// Why a control domain sees nothing of the cache. Its hypervisor monitors only domains that somebody has attached to that,
-/// which Gleaner does not.
-fn cache_of_hypervisor(asked: io::Result<Cache>) -> Absence {
+/// What a control domain sees of the cache: of each domain how much it occupies, where its hypervisor monitors that.
+fn cache_of_hypervisor(asked: io::Result<Cache>) -> Finding {
     let (monitoring, allocation) = match asked {
         Ok(Cache { monitoring, allocation }) => (monitoring, allocation),
         Err(error) => {
             let reason = Reason::HypervisorFailed { error: error.to_string().into() };
-            return Absence { kind: AbsenceKind::NotSupported, reason };
+            return Err(Absence { kind: AbsenceKind::NotSupported, reason });
         }
     };
-    let text = match monitoring.there {
-        true => {
-            "the hypervisor monitors the cache of domains that are attached to that (xl psr-cmt-attach), which Gleaner does not read"
-        }
-        false => "the hypervisor does not monitor the cache",
-    };
-    let answers = format!("{}; {}", monitoring.answer, allocation.answer);
-    Absence::described(AbsenceKind::NotSupported, format!("{text} ({})", answers.chars().take(160).collect::<String>()))
+    let answers = format!("{}; {}", monitoring.answer, allocation.answer).chars().take(160).collect::<String>();
+    match monitoring.there {
+        true => Ok(format!("the hypervisor, of each domain ({answers})")),
+        false => Err(Absence::described(
+            AbsenceKind::NotSupported,
+            format!("the hypervisor does not monitor the cache ({answers})"),
+        )),
+    }
 }
 
 /// What an absence costs, and how to enable the capability; for an operator.
@@ -171,7 +170,7 @@ pub const fn advice(capability: Capability) -> (&'static str, &'static str) {
         ),
         Capability::CacheMonitoring => (
             "cache occupancy is not seen",
-            "on a CPU that monitors its cache: mount -t resctrl resctrl /sys/fs/resctrl",
+            "on a CPU that monitors its cache: mount -t resctrl resctrl /sys/fs/resctrl; on Xen, boot the hypervisor with psr=cmt",
         ),
         Capability::Ioband => (
             "the disk lever of the papers is not there; io.max takes its place",
@@ -200,18 +199,19 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_of_a_hypervisor_is_not_seen_and_its_own_answer_says_why() {
+    fn the_cache_of_a_hypervisor_is_seen_where_it_is_monitored_and_its_own_answer_is_told() {
         let feature = |there, answer: &str| crate::xen::CacheFeature { there, answer: answer.to_owned() };
         let says = |there| {
             let allocation = feature(false, "psr_alloc: none");
             cache_of_hypervisor(Ok(Cache { monitoring: feature(there, "psr_cmt_op: asked"), allocation }))
         };
         assert_eq!(
-            says(false).detail(),
+            says(false).unwrap_err().detail(),
             "the hypervisor does not monitor the cache (psr_cmt_op: asked; psr_alloc: none)"
         );
-        assert!(says(true).detail().contains("xl psr-cmt-attach"));
-        assert!(cache_of_hypervisor(Err(io::ErrorKind::TimedOut.into())).detail().contains("cannot be asked"));
+        assert_eq!(says(true).unwrap(), "the hypervisor, of each domain (psr_cmt_op: asked; psr_alloc: none)");
+        let silent = cache_of_hypervisor(Err(io::ErrorKind::TimedOut.into())).unwrap_err();
+        assert!(silent.detail().contains("cannot be asked"));
     }
 
     #[test]

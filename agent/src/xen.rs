@@ -67,6 +67,16 @@ pub(crate) struct Domain {
     pub(crate) weight: Option<u32>,
     pub(crate) disk: Option<DomainDisk>,
     pub(crate) network: Option<DomainNetwork>,
+    /// `None` from a helper that does not tell it.
+    pub(crate) cache_occupancy: Option<CacheOccupancy>,
+}
+
+/// How much of the last-level cache holds data of a domain, or why that is not known: a kind of error and a message.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CacheOccupancy {
+    Bytes(u64),
+    Error { kind: String, message: String },
 }
 
 /// Traffic of a domain's virtual disks.

@@ -444,6 +444,7 @@ mod tests {
             llc_references: Reading::because(Reason::NoGuest),
             llc_misses: Reading::because(Reason::NoGuest),
             instructions: Reading::because(Reason::NoGuest),
+            cache_occupancy: None,
         }
     }
 

@@ -15,7 +15,8 @@ use gleaner_test_support::lab;
 use gleaner_types::command::{Command, Desired, Quota, Target, Version};
 use gleaner_types::event::Event;
 use gleaner_types::harm::HarmInterval;
-use gleaner_types::report::{Reading, WorkloadSample};
+use gleaner_types::report::{AbsenceKind, Reading, WorkloadSample};
+use serde_json::Value;
 
 use crate::guests::{PATIENCE, sh, until};
 use crate::xen::run;
@@ -149,6 +150,9 @@ fn xen_harm_from_inside() {
         cache.contains("does not monitor the cache") && cache.contains("psr_alloc: "),
         "emulated CPUs have none: {cache}"
     );
+    let sampled = xen.ask(r#"{"sample":{}}"#)["sample"]["domains"].clone();
+    let none = |domain: &Value| domain["cache_occupancy"]["error"]["kind"] == "unsupported";
+    assert!(sampled.as_array().is_some_and(|domains| domains.len() >= 3 && domains.iter().all(none)), "{sampled}");
 
     let mut agent = Agent::start();
     agent.tick();
@@ -166,6 +170,10 @@ fn xen_harm_from_inside() {
         sample.cpu_wait.value()
     );
     assert!(sample.cpu_wait.value().is_some(), "{:?}", sample.cpu_wait);
+    let Some(Reading::Absent(why)) = &sample.cache_occupancy else { panic!("{:?}", sample.cache_occupancy) };
+    println!("{scheduler}: the cache that it occupies is not known, because {why}");
+    let says = why.detail().contains("psr_cmt_op: No such device");
+    assert!(says && why.kind == AbsenceKind::NotSupported, "the hypervisor's own answer: {why:?}");
     assert!(guarded.per_cpu() < 0.7 * beside.per_cpu(), "beside {beside:?}, guarded {guarded:?}");
 
     // How the meter counts has nothing to do with the scheduler, so it is tried under one of the two.

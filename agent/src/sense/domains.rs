@@ -11,7 +11,7 @@ use super::machine::{CpuTimes, Memory};
 use super::rates::RawWorkload;
 use crate::facts::DomainFacts;
 use crate::process::gone;
-use crate::xen::{Domain, HostMemory, Hypervisor, served};
+use crate::xen::{CacheOccupancy, Domain, HostMemory, Hypervisor, served};
 
 /// Domains from sample to sample.
 #[derive(Debug, Default)]
@@ -126,15 +126,20 @@ impl DomainReader {
 
     /// Counters of one domain.
     pub(super) fn read(&self, uuid: &str) -> RawWorkload {
+        let absent = |why: &Absence| RawWorkload {
+            cache_occupancy: Some(Reading::Absent(why.clone())),
+            ..RawWorkload::absent(why)
+        };
         if let Some(failure) = &self.failure {
-            return RawWorkload::absent(failure);
+            return absent(failure);
         }
-        let Some(domain) = self.domains.get(uuid) else { return RawWorkload::absent(&gone()) };
+        let Some(domain) = self.domains.get(uuid) else { return absent(&gone()) };
         let mut raw = RawWorkload::absent(&Absence::because(Reason::NotByHypervisor));
         raw.cpu_ns = Reading::Value(domain.cpu_ns);
         raw.vcpu_ns = Reading::Value(domain.cpu_ns);
         raw.wait_ns = domain.wait_ns.map_or_else(|| Reading::because(Reason::NeedsTwoSamples), Reading::Value);
         raw.memory = Reading::Value(Bytes(domain.memory_bytes));
+        raw.cache_occupancy = domain.cache_occupancy.as_ref().map(occupancy);
         match domain.disk {
             Some(disk) => {
                 raw.disk_read = Reading::Value(disk.read_bytes);
@@ -160,6 +165,21 @@ impl DomainReader {
     }
 }
 
+fn occupancy(told: &CacheOccupancy) -> Reading<Bytes> {
+    let (kind, message) = match told {
+        CacheOccupancy::Bytes(bytes) => return Reading::Value(Bytes(*bytes)),
+        CacheOccupancy::Error { kind, message } => (kind, message),
+    };
+    let kind = match kind.as_str() {
+        "absent" => AbsenceKind::Vanished,
+        "denied" | "forbidden" => AbsenceKind::Denied,
+        "malformed" => AbsenceKind::Malformed,
+        "transient" => AbsenceKind::NotYet,
+        _ => AbsenceKind::NotSupported,
+    };
+    Reading::absent(kind, message.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,6 +200,7 @@ mod tests {
             weight: Some(256),
             disk: None,
             network: None,
+            cache_occupancy: None,
         }
     }
 
@@ -209,6 +230,28 @@ mod tests {
         let failed = reader.take(Err(std::io::ErrorKind::TimedOut.into())).unwrap_err();
         assert!(failed.detail().contains("cannot be asked"));
         assert_eq!(reader.memory(), Reading::Absent(failed.clone()));
-        assert_eq!(reader.read("b").cpu_ns, Reading::Absent(failed));
+        assert_eq!(reader.read("b").cpu_ns, Reading::Absent(failed.clone()));
+        assert_eq!(reader.read("b").cache_occupancy, Some(Reading::Absent(failed)));
+    }
+
+    #[test]
+    fn what_is_occupied_of_the_cache_is_in_bytes_or_absent_as_the_hypervisor_says() {
+        let error = |kind: &str| format!(r#"{{"error":{{"kind":"{kind}","message":"psr_cmt_op: none"}}}}"#);
+        let read = |told: &str| occupancy(&serde_json::from_str(told).unwrap());
+        assert_eq!(read(r#"{"bytes":65536}"#), Reading::Value(Bytes(65_536)));
+        for (kind, expected) in [
+            ("unsupported", AbsenceKind::NotSupported),
+            ("transient", AbsenceKind::NotYet),
+            ("absent", AbsenceKind::Vanished),
+            ("forbidden", AbsenceKind::Denied),
+        ] {
+            assert_eq!(read(&error(kind)), Reading::absent(expected, "psr_cmt_op: none"), "{kind}");
+        }
+        let told = Domain { cache_occupancy: Some(CacheOccupancy::Bytes(5)), ..domain("a", false, 0) };
+        let mut reader = DomainReader::default();
+        let domains = vec![told, domain("b", false, 0)];
+        reader.take(Ok(Hypervisor { physical_cpus: 1, memory: HostMemory::default(), domains })).unwrap();
+        assert_eq!(reader.read("a").cache_occupancy, Some(Reading::Value(Bytes(5))));
+        assert_eq!(reader.read("b").cache_occupancy, None, "its helper does not tell");
     }
 }

@@ -162,6 +162,7 @@ impl QemuReader {
                 Reading::Value(counters) => counters.read().into(),
                 Reading::Absent(absence) => Reading::Absent(absence.clone()),
             },
+            cache_occupancy: None,
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct RawWorkload {
     pub(crate) receive: Reading<u64>,
     pub(crate) transmit: Reading<u64>,
     pub(crate) counters: Reading<Counts>,
+    /// Read of Xen domains alone; `None` for others, also where everything else is absent.
+    pub(crate) cache_occupancy: Option<Reading<Bytes>>,
 }
 
 impl RawWorkload {
@@ -51,6 +53,7 @@ impl RawWorkload {
             receive: no(),
             transmit: no(),
             counters: Reading::Absent(why.clone()),
+            cache_occupancy: None,
         }
     }
 }
@@ -119,6 +122,7 @@ pub(crate) fn workload(
         llc_references: counter(|counts| counts.llc_references),
         llc_misses: counter(|counts| counts.llc_misses),
         instructions: counter(|counts| counts.instructions),
+        cache_occupancy: current.cache_occupancy.clone(),
     }
 }
 
@@ -242,6 +246,7 @@ pub(crate) fn remainder(machine: &MachineSample, volunteer_memory: &Reading<Byte
         llc_references: Reading::because(Reason::VolunteerNotApart),
         llc_misses: Reading::because(Reason::VolunteerNotApart),
         instructions: Reading::because(Reason::VolunteerNotApart),
+        cache_occupancy: None,
     }
 }
 

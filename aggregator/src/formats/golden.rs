@@ -208,6 +208,7 @@ fn workload(id: &str, used: f64) -> WorkloadSample {
         llc_references: Reading::Value(PerSec::clamped(1e6 * (1.0 + used))),
         llc_misses: Reading::Value(PerSec::clamped(1e5 * (1.0 + used))),
         instructions: none(),
+        cache_occupancy: (used > 50.0).then(|| Reading::Value(Bytes::from_mib(3))),
     }
 }
 

@@ -391,6 +391,10 @@ pub struct WorkloadSample {
     pub llc_misses: Reading<PerSec>,
     /// Instructions retired.
     pub instructions: Reading<PerSec>,
+    /// How much of the last-level cache holds its data, of a Xen domain; `None` where that is not read, as of guests of KVM and of
+    /// cgroups, or by an agent of an older release.
+    #[serde(default)]
+    pub cache_occupancy: Option<Reading<Bytes>>,
 }
 
 /// The state of a volunteer.

@@ -124,5 +124,6 @@ pub fn workload(name: &str, percent: f64) -> WorkloadSample {
         llc_references: nothing(),
         llc_misses: nothing(),
         instructions: nothing(),
+        cache_occupancy: None,
     }
 }

@@ -61,6 +61,7 @@ pub fn report(host: &HostId, sequence: u64, workloads: u32) -> FromAgent {
         llc_references: absent(),
         llc_misses: absent(),
         instructions: absent(),
+        cache_occupancy: None,
     };
     let pressure = || Reading::Value(Fraction::clamped(0.01));
     FromAgent::Report(Box::new(HostReport {

@@ -44,6 +44,7 @@ fn workload(id: &str, percent: f64) -> WorkloadSample {
         llc_references: absent(),
         llc_misses: absent(),
         instructions: absent(),
+        cache_occupancy: None,
     }
 }
 

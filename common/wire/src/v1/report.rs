@@ -242,7 +242,7 @@ schema! {
         llc_references: Reading<'a, f64>,
         llc_misses: Reading<'a, f64>,
         instructions: Reading<'a, f64>,
-    }
+    } lacks { cache_occupancy: None }
 }
 schema! {
     VolunteerSample<'a> = report::VolunteerSample {

@@ -140,7 +140,11 @@ schema! {
         llc_references: Reading<'a, f64>,
         llc_misses: Reading<'a, f64>,
         instructions: Reading<'a, f64>,
-    }
+    } lacks { cache_occupancy: None }
+}
+appended! {
+    /// What was appended to a workload.
+    WorkloadAppended<'a> = report::WorkloadSample { cache_occupancy: Option<Reading<'a, u64>> }
 }
 schema! {
     VolunteerSample<'a> = report::VolunteerSample {
@@ -237,7 +241,7 @@ schema! {
         at: u64,
         interval_s: f64,
         machine: Block<'a, MachineSample<'a>>,
-        workloads: List<Block<'a, WorkloadSample<'a>>>,
+        workloads: List<Block<'a, WorkloadSample<'a>, WorkloadAppended>>,
         volunteer: Block<'a, VolunteerSample<'a>>,
         residual: Block<'a, ResidualForecast<'a>, ForecastAppended>,
         reports_dropped: u64,

@@ -170,6 +170,7 @@ fn guest(name: &str, kind: WorkloadKind) -> WorkloadSample {
         llc_references: events_per_s(1e9),
         llc_misses: events_per_s(1e7),
         instructions: events_per_s(3e9),
+        cache_occupancy: None,
     }
 }
 
@@ -192,6 +193,7 @@ fn blind(name: &str, kind: WorkloadKind) -> WorkloadSample {
         llc_references: absent(AbsenceKind::NotYet, "its monitor has not answered yet"),
         llc_misses: absent(AbsenceKind::NotYet, "its monitor has not answered yet"),
         instructions: absent(AbsenceKind::NotYet, "its monitor has not answered yet"),
+        cache_occupancy: None,
     }
 }
 
@@ -600,6 +602,15 @@ fn promised() -> FromAgent {
     FromAgent::Report(Box::new(report))
 }
 
+/// Xen domains: of one it is known how much of the cache it occupies, of the other why not.
+fn occupying() -> FromAgent {
+    let mut workloads = vec![guest("one", WorkloadKind::XenDomain), guest("two", WorkloadKind::XenDomain)];
+    workloads[0].cache_occupancy = Some(bytes(1_310_720));
+    let why = "the hypervisor does not monitor the cache: psr_cmt_op: No such device (os error 19)";
+    workloads[1].cache_occupancy = Some(absent(AbsenceKind::NotSupported, why));
+    FromAgent::Report(Box::new(report("best", VolunteerState::Active, workloads)))
+}
+
 /// A report of a host that forces scheduling points.
 fn pointed() -> FromAgent {
     let mut report = report("best", VolunteerState::Active, vec![]);
@@ -665,6 +676,7 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     all.push(("from_agent.report.protected".to_owned(), Sample::FromAgent(protected())));
     all.push(("from_agent.report.pointed".to_owned(), Sample::FromAgent(pointed())));
     all.push(("from_agent.report.promised".to_owned(), Sample::FromAgent(promised())));
+    all.push(("from_agent.report.occupying".to_owned(), Sample::FromAgent(occupying())));
     for (name, event) in harm_events() {
         let message = FromAgent::Events(AgentEvents { events: vec![record(1, event)] });
         all.push((format!("from_agent.events.{name}"), Sample::FromAgent(message)));

@@ -23,6 +23,7 @@ fn domain(uuid: &str, name: &str) -> Domain {
         weight: Some(256),
         disk: None,
         network: None,
+        cache_occupancy: None,
     }
 }
 
