@@ -2,8 +2,10 @@
 //! while the load grows. In: the bed. Out: figures, and what must hold of them. Called by the harness, by its name alone: it takes
 //! seven minutes.
 
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
+use gleaner_test_support::beds;
 use gleaner_test_support::bench::Running;
 use gleaner_test_support::pair::Pair;
 
@@ -32,13 +34,15 @@ struct Interval {
 struct Day {
     pair: Pair,
     bed: Bed,
+    _machine: MutexGuard<'static, ()>,
 }
 
 impl Day {
     fn new(test: &str) -> Option<Self> {
-        if !gleaner_test_support::beds::wanted(test) {
+        if !beds::wanted(test) {
             return None;
         }
+        let machine = beds::machine();
         let bed = match prepare(REPORT_MS, Strangers::Outweighed) {
             Ok(bed) => bed,
             Err(why) => {
@@ -52,7 +56,7 @@ impl Day {
         );
         let pair = pair_of(&bed.group, &controller);
         apply(&pair, &bed.databases[0], "balance", "");
-        Some(Self { pair, bed })
+        Some(Self { pair, bed, _machine: machine })
     }
 
     /// Some intervals with so many clients; what each was like.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use gleaner_test_support::bench::{self, Running, text};
+use gleaner_test_support::cpu::{self, Others};
 
 use super::{CLIENTS, INTERVAL_S, ROWS, TARGET_MS};
 
@@ -18,6 +19,9 @@ const THIRD_WEIGHT: f64 = 0.33;
 /// Weight of all of the bed over what a cgroup has by itself. Chosen: the most that version 2 of cgroups takes is five times as
 /// much.
 const OUTWEIGHS: f64 = 20.0;
+/// Strangers who use less of this machine's CPU are let be, and how often their end is awaited, for two seconds each.
+const FEW_STRANGERS: f64 = 0.25;
+const LOOKS: usize = 15;
 
 fn script() -> PathBuf {
     std::fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/lab/postgres/postgres.sh")).unwrap()
@@ -31,12 +35,15 @@ pub(super) struct Database {
     pub(super) port: u16,
     /// Rows of a report.
     pub(super) rows: f64,
+    /// The cgroup of its clients, where strangers are outweighed.
+    clients: Option<PathBuf>,
 }
 
 impl Database {
-    pub(super) fn start(folder: &Path, group: &str, name: &'static str) -> Result<Self, String> {
+    fn start(folder: &Path, group: &str, name: &'static str, outer: Option<&Outer>) -> Result<Self, String> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let own = Self { folder: folder.to_owned(), group: group.to_owned(), name, port, rows: ROWS };
+        let clients = outer.map(Outer::clients);
+        let own = Self { folder: folder.to_owned(), group: group.to_owned(), name, port, rows: ROWS, clients };
         own.run(&["up", &port.to_string(), "5"]).map(|_| own)
     }
 
@@ -58,9 +65,24 @@ impl Database {
 
     pub(super) fn load(&self, clients: u32) -> Running {
         let (port, clients) = (self.port.to_string(), clients.to_string());
-        let mut command = self.command(&["load", &port, &clients, "3600", "0", "report"]);
+        let load = self.command(&["load", &port, &clients, "3600", "0", "report"]);
+        let mut command = match &self.clients {
+            // Else they ask for less the busier strangers are.
+            Some(group) => {
+                let mut inside = Command::new("sh");
+                inside.args(["-ec", "echo $$ >\"$0\"; exec \"$@\""]).arg(group.join("cgroup.procs"));
+                inside.arg(load.get_program()).args(load.get_args()).stdin(Stdio::null());
+                inside
+            }
+            None => load,
+        };
         command.stdout(Stdio::null()).stderr(Stdio::null());
         Running(command.spawn().unwrap())
+    }
+
+    /// CPU time that it has used, in seconds.
+    fn cpu_s(&self) -> f64 {
+        cpu::of_group(&format!("{}/{}", self.group, self.name))
     }
 
     /// Lets its administrator say something.
@@ -95,9 +117,31 @@ impl Drop for Database {
     }
 }
 
+/// What an interval was like, beside its response times.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    /// CPU that each database used, in percent of a core.
+    pub(super) used_percent: [f64; 2],
+    /// CPU that a report of each took, in milliseconds; `None` if none ended.
+    pub(super) report_ms: [Option<f64>; 2],
+    /// CPU of the third user, in percent of a core.
+    pub(super) third_percent: f64,
+    /// Part of the machine's CPUs that strangers took, on it or below it.
+    pub(super) others: f64,
+}
+
+/// The middle of some values, or one of the two; `None` if there are none.
+pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut all: Vec<f64> = values.collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
+}
+
 /// Response times of a run, by the database's own statistics: per phase and database, one mean for each interval.
 pub(super) struct Measured {
     pub(super) phases: Vec<[Vec<f64>; 2]>,
+    /// Per phase, what each interval was like.
+    pub(super) seen: Vec<Vec<Seen>>,
     /// Intervals of a phase until it is judged.
     pub(super) settling: usize,
 }
@@ -108,6 +152,27 @@ impl Measured {
         let all = &self.phases[phase][database];
         let from = self.settling.min(all.len() - 1);
         all[from..].iter().sum::<f64>() / (all.len() - from) as f64
+    }
+
+    /// The slowest database in the slower phase, by the median of its settled intervals: a moment in which a neighbour is busy
+    /// does not count.
+    pub(super) fn slowest_ms(&self) -> f64 {
+        let all = self.phases.iter().flatten();
+        all.filter_map(|means| median(means.iter().skip(self.settling).copied())).fold(0.0, f64::max)
+    }
+
+    /// CPU of the third user in settled intervals, in percent of a core: the mean, and the least.
+    pub(super) fn third_percent(&self) -> (f64, f64) {
+        let settled = self.seen.iter().flat_map(|seen| seen.iter().skip(self.settling));
+        let all: Vec<f64> = settled.map(|seen| seen.third_percent).collect();
+        let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
+        (mean, all.iter().copied().fold(mean, f64::min))
+    }
+
+    /// CPU of a report, in milliseconds, in the median: how fast the machine was.
+    pub(super) fn report_ms(&self) -> f64 {
+        let all = self.seen.iter().flatten().flat_map(|seen| seen.report_ms).flatten();
+        median(all).unwrap_or(f64::NAN)
     }
 
     /// R(e) of Eq. 3.6 over everything.
@@ -132,87 +197,143 @@ impl Measured {
         let settled: Vec<String> = [(0, 0), (0, 1), (1, 0), (1, 1)]
             .map(|(phase, database)| self.settled(phase, database).map_or_else(|| "never".into(), |k| k.to_string()))
             .to_vec();
+        let (third, least) = self.third_percent();
         eprintln!(
-            "{what}: {} in the first phase, {} in the second; R(e) {deviation}; settled after {} intervals",
+            "{what}: {} in the first phase, {} in the second; R(e) {deviation}; settled after {} intervals; third user's CPU \
+             {third:.0} % of a core, at least {least:.0} %; CPU of a report {:.2} ms",
             phase(0),
             phase(1),
-            settled.join(", ")
+            settled.join(", "),
+            self.report_ms()
         );
     }
 }
 
-/// Two phases of load, in the second of which the databases change places; `each` is called once an interval.
-pub(super) fn run(databases: &[Database; 2], (phase_s, settle_s): (u32, u32), mut each: impl FnMut()) -> Measured {
-    let (mut phases, mut settling) = (Vec::new(), 0);
-    for order in [[0, 1], [1, 0]] {
-        let loads = [databases[0].load(CLIENTS[order[0]]), databases[1].load(CLIENTS[order[1]])];
-        let mut means = [Vec::new(), Vec::new()];
-        let mut meters = [Meter::new(&databases[0]), Meter::new(&databases[1])];
-        let started = Instant::now();
-        let mut settling_here = 0;
-        while started.elapsed() < Duration::from_secs(phase_s.into()) {
-            // On a busy machine an interval takes longer.
-            settling_here += usize::from(started.elapsed() < Duration::from_secs(settle_s.into()));
-            std::thread::sleep(Duration::from_secs(INTERVAL_S.into()));
-            for (means, meter) in means.iter_mut().zip(&mut meters) {
-                means.push(meter.mean_ms(INTERVAL_S.into()));
+/// The CPU time that the parts of a bed have used so far, in seconds, and since when.
+struct Used {
+    at: Instant,
+    databases: [f64; 2],
+    third: f64,
+    loads: f64,
+}
+
+impl Bed {
+    /// Two phases of load, in the second of which the databases change places; `each` is called once an interval.
+    pub(super) fn run(&self, (phase_s, settle_s): (u32, u32), mut each: impl FnMut()) -> Measured {
+        let databases = &self.databases;
+        let (mut phases, mut seen, mut settling) = (Vec::new(), Vec::new(), 0);
+        for order in [[0, 1], [1, 0]] {
+            let loads = [databases[0].load(CLIENTS[order[0]]), databases[1].load(CLIENTS[order[1]])];
+            let mut means = [Vec::new(), Vec::new()];
+            let mut meters = [Meter::new(&databases[0]), Meter::new(&databases[1])];
+            let mut before = self.used(&loads);
+            let mut others = Others::start(before.all());
+            let mut seen_here = Vec::new();
+            let started = Instant::now();
+            let mut settling_here = 0;
+            while started.elapsed() < Duration::from_secs(phase_s.into()) {
+                // On a busy machine an interval takes longer.
+                settling_here += usize::from(started.elapsed() < Duration::from_secs(settle_s.into()));
+                std::thread::sleep(Duration::from_secs(INTERVAL_S.into()));
+                for (means, meter) in means.iter_mut().zip(&mut meters) {
+                    means.push(meter.mean_ms(INTERVAL_S.into()));
+                }
+                let now = self.used(&loads);
+                let reports = [meters[0].calls, meters[1].calls];
+                seen_here.push(now.since(&before, reports, others.part(now.all())));
+                before = now;
+                each();
             }
-            each();
+            drop(loads);
+            phases.push(means);
+            seen.push(seen_here);
+            settling = settling.max(settling_here);
         }
-        drop(loads);
-        phases.push(means);
-        settling = settling.max(settling_here);
+        Measured { phases, seen, settling }
     }
-    Measured { phases, settling }
+
+    fn used(&self, loads: &[Running; 2]) -> Used {
+        Used {
+            at: Instant::now(),
+            databases: [self.databases[0].cpu_s(), self.databases[1].cpu_s()],
+            third: self.third.cpu_s(),
+            loads: loads.iter().map(|load| cpu::of_process(load.0.id())).sum(),
+        }
+    }
+
+    /// What a report takes a single client now, beside the third user, in milliseconds.
+    pub(super) fn report_ms(&self) -> f64 {
+        alone_ms(&self.databases[0])
+    }
+}
+
+impl Used {
+    fn all(&self) -> f64 {
+        self.databases.iter().sum::<f64>() + self.third + self.loads
+    }
+
+    fn since(&self, before: &Self, reports: [f64; 2], others: f64) -> Seen {
+        let percent = 100.0 / self.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        let used_s = [0, 1].map(|index: usize| self.databases[index] - before.databases[index]);
+        Seen {
+            used_percent: used_s.map(|used_s| used_s * percent),
+            report_ms: [0, 1].map(|index: usize| (reports[index] > 0.0).then(|| used_s[index] / reports[index] * 1e3)),
+            third_percent: (self.third - before.third) * percent,
+            others,
+        }
+    }
 }
 
 /// Response times of one database by its own statistics, one mean for each stretch of time.
 pub(super) struct Meter<'a> {
     database: &'a Database,
     before: (f64, f64),
+    /// Reports that ended before the last reading and after the one before it.
+    calls: f64,
 }
 
 impl<'a> Meter<'a> {
     pub(super) fn new(database: &'a Database) -> Self {
-        Self { database, before: database.spent() }
+        Self { database, before: database.spent(), calls: 0.0 }
     }
 
     /// The mean since the last call, in milliseconds; at a standstill nothing ends: as slow as can be told.
     pub(super) fn mean_ms(&mut self, seconds: f64) -> f64 {
         let now = self.database.spent();
         let (spent, calls) = (now.0 - self.before.0, now.1 - self.before.1);
-        self.before = now;
+        (self.before, self.calls) = (now, calls);
         if calls > 0.0 { spent / calls } else { seconds * 1_000.0 }
     }
 }
 
 /// Part of this machine's CPU that is busy over two seconds.
 fn busy() -> f64 {
-    let counters = || {
-        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let line = text.lines().next().unwrap_or_default().to_owned();
-        let numbers: Vec<f64> = line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
-        (numbers.iter().sum::<f64>(), numbers.get(3).copied().unwrap_or(0.0) + numbers.get(4).copied().unwrap_or(0.0))
-    };
-    let (all, idle) = counters();
+    let mut others = Others::start(0.0);
     std::thread::sleep(Duration::from_secs(2));
-    let (all_now, idle_now) = counters();
-    1.0 - (idle_now - idle) / (all_now - all).max(1.0)
+    others.part(0.0)
 }
 
-/// The third user, in a cgroup of its own; both end when dropped.
+/// The third user; its cgroup, if it has one, and its processes end when this is dropped.
 pub(super) struct Third {
     hogs: Vec<Running>,
-    folder: PathBuf,
+    folder: Option<PathBuf>,
 }
 
 impl Third {
-    fn start(outer: &Outer) -> Self {
+    /// Takes what it can get of a CPU below normal weight.
+    fn nice() -> Self {
+        let mut hog = Command::new("nice");
+        hog.args(["-n", "5", "sh", "-c", "while :; do :; done"]).stdout(Stdio::null()).stderr(Stdio::null());
+        Self { hogs: vec![Running(hog.spawn().unwrap())], folder: None }
+    }
+
+    /// Takes what it can get of every CPU, in a cgroup of its own.
+    fn everywhere(outer: &Outer) -> Self {
         let folder = outer.0.join("third");
         std::fs::create_dir(&folder).unwrap();
-        let mut own = Self { hogs: Vec::new(), folder };
-        weigh(&own.folder, THIRD_WEIGHT);
-        let enter = format!("echo $$ > {}/cgroup.procs; while :; do :; done", own.folder.display());
+        let enter = format!("echo $$ > {}/cgroup.procs; while :; do :; done", folder.display());
+        let mut own = Self { hogs: Vec::new(), folder: Some(folder) };
+        own.weigh(THIRD_WEIGHT);
         for _ in 0..std::thread::available_parallelism().unwrap().get() {
             let mut hog = Command::new("sh");
             hog.args(["-c", &enter]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -220,12 +341,26 @@ impl Third {
         }
         own
     }
+
+    /// Weighs its cgroup, over that of all databases.
+    pub(super) fn weigh(&self, part: f64) {
+        if let Some(folder) = &self.folder {
+            weigh(folder, part);
+        }
+    }
+
+    /// CPU time that it has used, in seconds.
+    fn cpu_s(&self) -> f64 {
+        self.hogs.iter().map(|hog| cpu::of_process(hog.0.id())).sum()
+    }
 }
 
 impl Drop for Third {
     fn drop(&mut self) {
         self.hogs.clear();
-        _ = std::fs::remove_dir(&self.folder);
+        if let Some(folder) = &self.folder {
+            _ = std::fs::remove_dir(folder);
+        }
     }
 }
 
@@ -242,13 +377,22 @@ fn weigh(folder: &Path, part: f64) {
 /// What happens about strangers who use the machine too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Strangers {
-    /// Their end is awaited; the third user is none's but [`hog`].
-    Awaited,
-    /// Databases and third user are in a cgroup that outweighs theirs, and how busy they are is said.
+    /// They are few; the third user has no cgroup, and is nice.
+    Few,
+    /// Databases, their clients and the third user are in a cgroup that outweighs theirs, and how busy they are is said.
     Outweighed,
 }
 
-/// A cgroup around the databases and the third user; removed when dropped.
+impl Strangers {
+    /// Awaits the end of what they do. Where strangers take the CPU, no division of the rest meets a target, so those who stay
+    /// are outweighed.
+    pub(super) fn awaited() -> Self {
+        let few = (0..LOOKS).any(|_| busy() < FEW_STRANGERS);
+        if few { Self::Few } else { Self::Outweighed }
+    }
+}
+
+/// A cgroup around the databases, their clients and the third user; removed when dropped.
 struct Outer(PathBuf);
 
 impl Outer {
@@ -265,12 +409,19 @@ impl Outer {
             }
         }
         weigh(&folder, OUTWEIGHS);
-        Self(folder)
+        let own = Self(folder);
+        std::fs::create_dir(own.clients()).unwrap();
+        own
+    }
+
+    fn clients(&self) -> PathBuf {
+        self.0.join("clients")
     }
 }
 
 impl Drop for Outer {
     fn drop(&mut self) {
+        _ = std::fs::remove_dir(self.clients());
         _ = std::fs::remove_dir(&self.0);
         // The databases' script made it below the other hierarchies of version 1.
         let Some(name) = self.0.file_name() else { return };
@@ -283,25 +434,12 @@ impl Drop for Outer {
 /// Two databases, and what they are in; ended in this order.
 pub(super) struct Bed {
     pub(super) databases: [Database; 2],
+    pub(super) third: Third,
     /// Of [`Strangers::Outweighed`].
-    _third: Option<Third>,
     _outer: Option<Outer>,
-    pub(super) _folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
     /// The group that theirs are below.
     pub(super) group: String,
-}
-
-/// The third user, who takes what it can get below normal weight.
-pub(super) fn hog() -> Running {
-    let mut hog = Command::new("nice");
-    hog.args(["-n", "5", "sh", "-c", "while :; do :; done"]).stdout(Stdio::null()).stderr(Stdio::null());
-    Running(hog.spawn().unwrap())
-}
-
-/// What a report takes a single client now, beside the third user, in milliseconds.
-pub(super) fn report_ms(database: &Database) -> f64 {
-    let _hog = hog();
-    alone_ms(database)
 }
 
 /// What a report takes a single client now, in milliseconds.
@@ -327,16 +465,9 @@ pub(super) fn prepare(wanted_ms: f64, strangers: Strangers) -> Result<Bed, Strin
     }
     let mut group = format!("gleaner-pg-{}-{}", std::process::id(), BEDS.fetch_add(1, Ordering::Relaxed));
     let outer = match strangers {
-        // Where strangers take the CPU, no division of the rest meets a target.
-        Strangers::Awaited => {
-            let used = (0..30).map(|_| busy()).find(|used| *used < 0.25);
-            if used.is_none() {
-                return Err("this machine was busy for a minute: the test needs it for itself".to_owned());
-            }
-            None
-        }
+        Strangers::Few => None,
         Strangers::Outweighed => {
-            eprintln!("strangers use {:.0} % of this machine's CPU now", busy() * 100.0);
+            eprintln!("strangers use {:.0} % of this machine's CPU now; they are outweighed", busy() * 100.0);
             let outer = Outer::new(&group);
             group.push_str("/db");
             Some(outer)
@@ -345,12 +476,13 @@ pub(super) fn prepare(wanted_ms: f64, strangers: Strangers) -> Result<Bed, Strin
     let folder = tempfile::tempdir().unwrap();
     // The user postgres has to get in.
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let mut first = Database::start(folder.path(), &group, "one")?;
-    let mut second = Database::start(folder.path(), &group, "two")?;
-    let third = outer.as_ref().map(Third::start);
-    let report_ms = if third.is_some() { alone_ms(&first) } else { report_ms(&first) };
+    let first = Database::start(folder.path(), &group, "one", outer.as_ref())?;
+    let second = Database::start(folder.path(), &group, "two", outer.as_ref())?;
+    let third = outer.as_ref().map_or_else(Third::nice, Third::everywhere);
+    let mut bed = Bed { databases: [first, second], third, _outer: outer, _folder: folder, group };
+    let report_ms = bed.report_ms();
     let rows = ROWS * wanted_ms / report_ms;
     eprintln!("a report of {ROWS} rows takes {report_ms:.2} ms beside the third user, so one of {rows:.0} is asked");
-    (first.rows, second.rows) = (rows, rows);
-    Ok(Bed { databases: [first, second], _third: third, _outer: outer, _folder: folder, group })
+    bed.databases.iter_mut().for_each(|database| database.rows = rows);
+    Ok(bed)
 }

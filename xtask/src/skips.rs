@@ -43,7 +43,10 @@ const EXPECTED: &[(&str, &str)] = &[
     ("no file can be made on a disk", "the machine's files are on no disk of its own"),
     ("the helper is installed", "the test is of a host without it"),
     // What others do to the machine, and what is fetched from elsewhere.
-    ("this machine was busy for a minute", "a measurement that needs the machine to itself"),
+    (
+        "the machine was not steady: ",
+        "a measurement; strangers on the machine are outweighed, those below it cannot be",
+    ),
     ("harvesting nodes of a real Slurm cluster: others use", "others use the machine"),
     ("times slower meanwhile", "a measurement that needs the machine to itself"),
     ("kB of free memory are too little", "others use the machine's memory"),
@@ -100,6 +103,7 @@ mod tests {
             "unit: b: there is no etcd here (Debian's package etcd-server)",
             "unit: b: qemu-system-x86_64 is not installed",
             "unit: a real PostgreSQL: there is no initdb here; apt-get install postgresql",
+            "unit: a real PostgreSQL: this machine was busy for a minute: the test needs it for itself",
             "faults: b: there is no strace that can follow a program here",
             "lab: b: kvm/images.sh failed: ",
         ] {

@@ -2,10 +2,19 @@
 //! Out: whether such a test runs; `cargo test` names each in one line and goes on, and `cargo xtask beds` runs them.
 //! Called by every bed.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use crate::lab;
 
 /// The environment variable under which beds run; its value does not matter.
 pub const VARIABLE: &str = "GLEANER_BEDS";
+
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// The machine, for one bed of a program at a time, whatever became of the one before.
+pub fn machine() -> MutexGuard<'static, ()> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Whether this bed shall run; says in one line if not.
 #[must_use]

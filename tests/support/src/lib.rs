@@ -2,7 +2,7 @@
 //!
 //! In: what a test asks for. Out: a host's facts and reports ([`report`]) and an agent's messages with them
 //! ([`synthetic`]), or any message of the protocol ([`generate`]); a folder with the built `gleaner` and the processes
-//! it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]); small QEMU guests
+//! it starts ([`mod@bench`]); an aggregator with an agent ([`pair`]); the machine's speed ([`pace`]); CPU time ([`cpu`]); small QEMU guests
 //! ([`guest`]); booted hosts ([`lab`]); which of them run ([`beds`]); how one is skipped ([`mod@skip`]); the shape of a type
 //! ([`shape`]) and a check of JSON against a schema ([`json_schema`]); kept inputs of fuzz targets ([`kept`]); help of metrics against the docs ([`metrics`]). Called by tests, benches and fuzz
 //! targets.
@@ -12,6 +12,7 @@
 
 pub mod beds;
 pub mod bench;
+pub mod cpu;
 pub mod generate;
 pub mod guest;
 pub mod json_schema;
