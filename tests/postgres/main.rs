@@ -1,11 +1,13 @@
 //! Two real PostgreSQL databases in cgroups of one machine, beside a third user of its CPU: their response-time targets
 //! are held by moving CPU between them while their loads are exchanged. Static limits of the same mean share do far
 //! worse in the same run. Figures are printed, of every attempt. With GLEANER_ALL_CONTROLLERS set the controller of one
-//! resource runs too, for two minutes. A bad day of one of them ([`bad_day`]) runs by its name alone: `cargo xtask beds a_bad_day`.
+//! resource runs too, for two minutes. What an operator would do instead ([`instead`]) and a bad day of one of them ([`bad_day`])
+//! take minutes each, and run by their names alone: `cargo xtask beds an_operator`, `cargo xtask beds a_bad_day`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 mod bad_day;
 mod bed;
+mod instead;
 mod judged;
 
 use std::time::Duration;

@@ -128,7 +128,7 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         // What others do to the machine changes most of all: early enough for a second try.
         &[("spark", &["--test", "spark"], &[])],
         &THAT_WAIT,
-        // Bad days run by their names.
+        // Longer runs go by their names: what an operator would do instead, and bad days.
         &[("postgres", &["--test", "postgres"], &["two_databases"])],
         &[("queue", &["--test", "queue"], &[])],
         &[("lab", &["--test", "lab"], &[])],
