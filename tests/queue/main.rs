@@ -1,7 +1,12 @@
 //! A real service that is no database: a queue with workers in a cgroup of this machine, beside a third user of its CPU. Its
 //! response-time target is held by moving its CPU while its load grows to six times as much; the response time comes from its
-//! own exposition, without a Prometheus server. Beside it: no limit, and the mean share, fixed. Figures are printed.
+//! own exposition, without a Prometheus server. Beside it: no limit, and the mean share, fixed. Figures are printed. With another
+//! such service behind it, on a second host, it is an application of two tiers ([`tiers`]): that runs by its name alone,
+//! `cargo xtask beds two_tiers`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
+
+mod second_host;
+mod tiers;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +18,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gleaner_test_support::bench::{self, Running, text, until};
+use gleaner_test_support::cpu;
 use gleaner_test_support::pair::{HOST, Pair};
+
+use second_host::SecondHost;
 
 /// Chosen: some 15 times what a request takes alone. Without a limit it waits for the other threads and for the third user.
 const TARGET_MS: f64 = 60.0;
@@ -37,8 +45,8 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn get(port: u16, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+fn get((address, port): (&str, u16), path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((address, port))?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
@@ -51,13 +59,27 @@ struct Service {
     running: Option<Running>,
     groups: Vec<PathBuf>,
     group: String,
+    address: &'static str,
     port: u16,
     metrics_port: u16,
 }
 
+/// Where a service runs, what a request costs it, and whom it asks.
+#[derive(Default)]
+struct Place<'a> {
+    /// Its cgroup's name.
+    name: &'a str,
+    /// CPU of a request.
+    work_ms: u32,
+    /// The service that answers before it does.
+    behind: Option<&'a Service>,
+    /// On the second host, if not on this one.
+    host: Option<&'a SecondHost>,
+}
+
 impl Service {
-    fn start() -> Self {
-        let group = format!("gleaner-queue-{}/service", std::process::id());
+    fn start(place: &Place<'_>) -> Self {
+        let group = format!("gleaner-queue-{}/{}", std::process::id(), place.name);
         let root = Path::new("/sys/fs/cgroup");
         let found: Vec<PathBuf> = ["cpu", "cpuacct", "memory", "blkio"]
             .iter()
@@ -79,17 +101,26 @@ impl Service {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/queue/service.py");
         let enter: String =
             groups.iter().map(|folder| format!("echo $$ > {}/cgroup.procs; ", folder.display())).collect();
-        let run = format!("{enter}exec {} {port} {metrics_port} {WORKERS} {WORK_MS}", script.display());
+        let address = if place.host.is_some() { second_host::SECOND } else { "127.0.0.1" };
+        let behind = place.behind.map_or_else(String::new, |behind| format!("{} {}", behind.address, behind.port));
+        let work_ms = place.work_ms;
+        let run =
+            format!("{enter}exec {} {address} {port} {metrics_port} {WORKERS} {work_ms} {behind}", script.display());
         let mut command = Command::new("sh");
-        command.args(["-ec", &run]).stdout(Stdio::null()).stderr(Stdio::null());
-        let service = Self { running: Some(Running(command.spawn().unwrap())), groups, group, port, metrics_port };
-        until("the service answers", || get(port, "/work").is_ok_and(|answer| answer.ends_with("ok\n")));
+        command.args(["-ec", &run]);
+        if let Some(host) = place.host {
+            command = host.inside(&command);
+        }
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let running = Some(Running(command.spawn().unwrap()));
+        let service = Self { running, groups, group, address, port, metrics_port };
+        until("the service answers", || get((address, port), "/work").is_ok_and(|answer| answer.ends_with("ok\n")));
         service
     }
 
     /// Seconds spent in its requests so far, and their number, by its exposition.
     fn spent(&self) -> (f64, f64) {
-        let page = get(self.metrics_port, "/metrics").unwrap_or_default();
+        let page = get((self.address, self.metrics_port), "/metrics").unwrap_or_default();
         let value = |ending: &str| {
             let name = format!("http_request_duration_seconds_{ending}{{path=\"/work\"}} ");
             page.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0.0)
@@ -99,18 +130,7 @@ impl Service {
 
     /// CPU that it used so far, in seconds.
     fn cpu_s(&self) -> f64 {
-        self.groups
-            .iter()
-            .find_map(|folder| {
-                let nanoseconds = std::fs::read_to_string(folder.join("cpuacct.usage")).ok();
-                let of_v1 = nanoseconds.and_then(|text| text.trim().parse::<f64>().ok()).map(|ns| ns / 1e9);
-                of_v1.or_else(|| {
-                    let stat = std::fs::read_to_string(folder.join("cpu.stat")).ok()?;
-                    let line = stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
-                    Some(line.parse::<f64>().ok()? / 1e6)
-                })
-            })
-            .unwrap_or(0.0)
+        cpu::of_group(&self.group)
     }
 
     /// Limits its CPU, in percent of a core, or does not.
@@ -144,13 +164,13 @@ struct Load {
 }
 
 impl Load {
-    fn start(port: u16, clients: u32) -> Self {
+    fn start(asked: (&'static str, u16), clients: u32) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let client = |_| {
             let ends = Arc::clone(&ends);
             std::thread::spawn(move || {
                 while !ends.load(Ordering::Relaxed) {
-                    _ = get(port, "/work");
+                    _ = get(asked, "/work");
                     std::thread::sleep(THINK);
                 }
             })
@@ -199,7 +219,7 @@ impl Measured {
 fn run(service: &Service, intervals: usize, mut each: impl FnMut()) -> Measured {
     let (started, cpu_s) = (Instant::now(), service.cpu_s());
     let phases = CLIENTS.map(|clients| {
-        let _load = Load::start(service.port, clients);
+        let _load = Load::start((service.address, service.port), clients);
         let mut before = service.spent();
         (0..intervals)
             .map(|_| {
@@ -224,19 +244,28 @@ fn hog() -> Running {
     Running(hog.spawn().unwrap())
 }
 
+/// The service can make its exposition; says so if not.
+fn client_is_installed(test: &str) -> bool {
+    let client =
+        Command::new("/usr/bin/python3").args(["-c", "import prometheus_client"]).stderr(Stdio::null()).status();
+    let found = client.is_ok_and(|status| status.success());
+    if !found {
+        gleaner_test_support::skipped!("{test}: apt-get install python3-prometheus-client");
+    }
+    found
+}
+
 #[test]
 fn a_queue_keeps_its_target_by_its_own_exposition() {
     const TEST: &str = "a_queue_keeps_its_target_by_its_own_exposition";
     if !gleaner_test_support::beds::wanted(TEST) || !bench::cgroups_writable(TEST) {
         return;
     }
-    let client =
-        Command::new("/usr/bin/python3").args(["-c", "import prometheus_client"]).stderr(Stdio::null()).status();
-    if !client.is_ok_and(|status| status.success()) {
-        gleaner_test_support::skipped!("{TEST}: apt-get install python3-prometheus-client");
+    if !client_is_installed(TEST) {
         return;
     }
-    let service = Service::start();
+    let _machine = gleaner_test_support::beds::machine();
+    let service = Service::start(&Place { name: "service", work_ms: WORK_MS, ..Place::default() });
     let mut pair = Pair::with_controller(&[HOST], &format!("control_interval_s = {INTERVAL_S}\n"));
     pair.agent_config(
         "agent.toml",

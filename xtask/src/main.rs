@@ -128,9 +128,9 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
         // What others do to the machine changes most of all: early enough for a second try.
         &[("spark", &["--test", "spark"], &[])],
         &THAT_WAIT,
-        // Longer runs go by their names: what an operator would do instead, and bad days.
+        // Longer runs go by their names: what an operator would do instead, bad days, tiers on two hosts.
         &[("postgres", &["--test", "postgres"], &["two_databases"])],
-        &[("queue", &["--test", "queue"], &[])],
+        &[("queue", &["--test", "queue"], &["a_queue_keeps"])],
         &[("lab", &["--test", "lab"], &[])],
         &[("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST)],
         &[("the agent's tests on a version 2 host", &["--lib"], &["version_2"])],
