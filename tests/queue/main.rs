@@ -312,7 +312,9 @@ fn a_queue_keeps_its_target_by_its_own_exposition() {
 
     let worst = |measured: &Measured| measured.settled(0).max(measured.settled(1));
     assert!(events.contains("\"mean\""), "the source gave a mean: {events}");
-    assert!(worst(&held) < MISSED * TARGET_MS, "held: {:?}", held.phases);
+    // A machine that does not serve it in time without a limit does not do so with one.
+    let wanted_ms = TARGET_MS.max(worst(&free));
+    assert!(worst(&held) < MISSED * wanted_ms, "held: {:?}, no limit: {:?}", held.phases, free.phases);
     assert!(mean < 0.8 * CEILING_PERCENT, "it has less than it may have: {mean}");
     assert!(worst(&fixed) > MISSED * worst(&held), "fixed: {:?}, held: {:?}", fixed.phases, held.phases);
 }
