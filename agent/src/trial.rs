@@ -441,6 +441,7 @@ mod tests {
             llc_references: none(),
             llc_misses: none(),
             instructions: none(),
+            cache_occupancy: None,
         }
     }
 
