@@ -1,5 +1,6 @@
 //! Counters of virtual disks and interfaces that this domain serves to other domains. In: the block backend's
-//! statistics in sysfs, and the network backend's interfaces. Out: counters per domain. Called by `domains`.
+//! statistics in sysfs, and the network backend's interfaces with those of the emulated cards beside them. Out: counters
+//! per domain. Called by `domains`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -66,10 +67,13 @@ impl Backends {
                     devices.disks.push([a, b, c, d]);
                 }
             } else if kind == "vif" {
-                let statistics = self.sys.join(format!("class/net/vif{domain}.{device}/statistics"));
-                let counter = |name| Counter::open(&statistics.join(name));
-                if let (Some(receive), Some(transmit)) = (counter("rx_bytes"), counter("tx_bytes")) {
-                    devices.interfaces.push([receive, transmit]);
+                // The second is of the card that the device model of an HVM domain emulates.
+                for end in ["", "-emu"] {
+                    let statistics = self.sys.join(format!("class/net/vif{domain}.{device}{end}/statistics"));
+                    let counter = |name| Counter::open(&statistics.join(name));
+                    if let (Some(receive), Some(transmit)) = (counter("rx_bytes"), counter("tx_bytes")) {
+                        devices.interfaces.push([receive, transmit]);
+                    }
                 }
             }
         }
@@ -127,11 +131,13 @@ mod tests {
         fs::create_dir_all(root.path().join("bus/xen-backend/devices/vif-3-0")).unwrap();
         put(root.path(), "class/net/vif3.0/statistics/rx_bytes", "100\n");
         put(root.path(), "class/net/vif3.0/statistics/tx_bytes", "200\n");
+        put(root.path(), "class/net/vif3.0-emu/statistics/rx_bytes", "5\n");
+        put(root.path(), "class/net/vif3.0-emu/statistics/tx_bytes", "3\n");
         let mut backends = Backends::new(root.path());
         assert_eq!(backends.disk(3), None, "not looked yet");
         backends.rescan();
         assert_eq!(backends.disk(3), Some(Disk { read_bytes: 2_048, write_bytes: 4_096, operations: 8 }));
-        assert_eq!(backends.network(3), Some(Network { receive_bytes: 200, transmit_bytes: 100 }));
+        assert_eq!(backends.network(3), Some(Network { receive_bytes: 203, transmit_bytes: 105 }));
         assert_eq!(backends.network(4), None);
     }
 
