@@ -67,9 +67,10 @@ impl Backends {
                     devices.disks.push([a, b, c, d]);
                 }
             } else if kind == "vif" {
+                let name = name_of(&entry.path()).unwrap_or_else(|| format!("vif{domain}.{device}"));
                 // The second is of the card that the device model of an HVM domain emulates.
                 for end in ["", "-emu"] {
-                    let statistics = self.sys.join(format!("class/net/vif{domain}.{device}{end}/statistics"));
+                    let statistics = self.sys.join(format!("class/net/{name}{end}/statistics"));
                     let counter = |name| Counter::open(&statistics.join(name));
                     if let (Some(receive), Some(transmit)) = (counter("rx_bytes"), counter("tx_bytes")) {
                         devices.interfaces.push([receive, transmit]);
@@ -101,6 +102,11 @@ impl Backends {
             })
         })
     }
+}
+
+/// What the interface of a device is called, which `vifname=` can change.
+fn name_of(device: &Path) -> Option<String> {
+    fs::read_dir(device.join("net")).ok()?.flatten().find_map(|entry| entry.file_name().into_string().ok())
 }
 
 /// "vbd-3-51712" is a disk of domain 3, "vif-3-0" an interface.
@@ -139,6 +145,11 @@ mod tests {
         assert_eq!(backends.disk(3), Some(Disk { read_bytes: 2_048, write_bytes: 4_096, operations: 8 }));
         assert_eq!(backends.network(3), Some(Network { receive_bytes: 203, transmit_bytes: 105 }));
         assert_eq!(backends.network(4), None);
+        fs::create_dir_all(root.path().join("bus/xen-backend/devices/vif-4-0/net/batch0")).unwrap();
+        put(root.path(), "class/net/batch0/statistics/rx_bytes", "7\n");
+        put(root.path(), "class/net/batch0/statistics/tx_bytes", "8\n");
+        backends.rescan();
+        assert_eq!(backends.network(4), Some(Network { receive_bytes: 8, transmit_bytes: 7 }), "under another name");
     }
 
     #[test]

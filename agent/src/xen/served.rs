@@ -15,6 +15,8 @@ use crate::kernel_file::{names, numbers, read_bounded, write_existing};
 
 /// The devices that this domain serves.
 const DEVICES: &str = "bus/xen-backend/devices";
+/// Ends the name of an interface of an emulated card.
+const EMULATED: &str = "-emu";
 /// The parent of every kernel thread.
 const KERNEL: &str = "2";
 /// Longest file that is read.
@@ -23,14 +25,17 @@ const LONGEST: u64 = 4_096;
 const LONGEST_LIST: u64 = 64 << 10;
 
 /// The domain whose interface this is: the device behind it says so ("vif-3-0" is of domain 3), whatever its name (`vifname=`). One
-/// without a device is known by the name that the toolstack gives it: "vif3.0-emu" serves the device model of domain 3.
+/// without a device serves the device model of an HVM domain, and the toolstack names it after the other ("batch0-emu" after
+/// "batch0"). Where there is no other, the number in it tells: "vif3.0-emu" is of domain 3.
 pub(crate) fn domain_of_interface(sys: &Path, name: &str) -> Option<u32> {
-    match std::fs::read_link(sys.join("class/net").join(name).join("device")) {
-        Ok(device) => {
+    let by_device = |name: &str| std::fs::read_link(sys.join("class/net").join(name).join("device"));
+    let device = by_device(name).ok().or_else(|| by_device(name.strip_suffix(EMULATED)?).ok());
+    match device {
+        Some(device) => {
             let (kind, domain, _) = device_name(device.file_name()?.to_str()?)?;
             (kind == "vif").then_some(domain)
         }
-        Err(_) => name.strip_prefix("vif")?.split_once('.')?.0.parse().ok(),
+        None => name.strip_prefix("vif")?.split_once('.')?.0.parse().ok(),
     }
 }
 
@@ -245,6 +250,8 @@ mod tests {
             ("vif3.0", Some("vif-3-0")),
             ("batch0", Some("vif-3-1")),
             ("vif3.0-emu", None),
+            ("batch0-emu", None),
+            ("eth0-emu", None),
             ("vif3.9", Some("vif-4-0")),
             ("vif4.7", Some("0000:01:00.0")),
             ("eth0", Some("0000:02:00.0")),
@@ -256,7 +263,7 @@ mod tests {
                 symlink(Path::new("../../..").join(device), folder.join("device")).unwrap();
             }
         }
-        assert_eq!(interfaces_of(sys.path(), &[3]), ["batch0", "vif3.0", "vif3.0-emu"]);
+        assert_eq!(interfaces_of(sys.path(), &[3]), ["batch0", "batch0-emu", "vif3.0", "vif3.0-emu"]);
         assert_eq!(interfaces_of(sys.path(), &[4]), ["vif3.9"]);
         assert!(interfaces_of(sys.path(), &[]).is_empty());
         let of = ["vif12.1-emu", "vif3", "vif.0", "vifx.0", "tap3.0"].map(|name| domain_of_interface(sys.path(), name));
