@@ -424,7 +424,8 @@ impl Domains {
     }
 
     /// As `xl mem-set`: the target in xenstore, which the domain's balloon follows. The hypervisor's own bound is raised
-    /// for a target above it, and never lowered: a domain that does not follow must not be punished for it.
+    /// for a target above it, and never lowered: a domain that does not follow must not be punished for it. A domain that is
+    /// not paravirtualised may still boot: then it believes in the target before it has the memory.
     fn set_target(&mut self, info: &DomainInfo, bytes: u64) -> Result<(), Failure> {
         self.open_store()?;
         let Some(store) = &self.store else { return Ok(()) };
@@ -434,8 +435,12 @@ impl Domains {
         if most.is_some_and(|most| kib > most) {
             return Err(Failure::malformed(format!("domain {} may have at most {} KiB", info.id, most.unwrap_or(0))));
         }
-        if kib.saturating_add(SLACK_KIB) > info.most_pages.saturating_mul(PAGE / KIB) {
-            self.hypervisor.set_most_memory(info.id, kib.saturating_add(SLACK_KIB))?;
+        let with_slack = kib.saturating_add(SLACK_KIB);
+        if with_slack > info.most_pages.saturating_mul(PAGE / KIB) {
+            self.hypervisor.set_most_memory(info.id, with_slack)?;
+        }
+        if info.hvm {
+            self.hypervisor.set_memory_on_demand(info.id, with_slack)?;
         }
         let written = store.write(&format!("{path}/target"), &kib.to_string());
         written.map_err(|error| Failure::io(format!("failed to write the memory target of domain {}", info.id), &error))

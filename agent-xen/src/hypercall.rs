@@ -1,6 +1,6 @@
 //! Hypercalls of a control domain. In: questions and settings, for `/dev/xen/privcmd`. Out: what the hypervisor says of
 //! the domains and the scheduler; caps, weights, memory and pauses, set. Called by `domains`. The layouts are Xen's
-//! public headers' (`xen/include/public/{sysctl,domctl,platform}.h`).
+//! public headers' (`xen/include/public/{sysctl,domctl,memory,platform}.h`).
 //!
 //! The hypervisor refuses a call whose interface version is not its own, so versions are tried until one is taken. The
 //! layouts used here are the same in all of those tried; that the answers make sense is checked anyway.
@@ -13,6 +13,8 @@ use std::ptr;
 use crate::protocol::Failure;
 
 const PLATFORM: u64 = 7;
+const MEMORY_OP: u64 = 12;
+const MEMORY_SET_POD_TARGET: u64 = 16;
 const SYSCTL: u64 = 35;
 const DOMCTL: u64 = 36;
 const SYSCTL_PHYSINFO: u32 = 3;
@@ -36,6 +38,7 @@ const CREDIT: u32 = 5;
 const CREDIT2: u32 = 6;
 /// Flags of a domain (`XEN_DOMINF_*`).
 const DYING: u32 = 1 << 0;
+const HVM: u32 = 1 << 1;
 const SHUT_DOWN: u32 = 1 << 2;
 const PAUSED: u32 = 1 << 3;
 const BLOCKED: u32 = 1 << 4;
@@ -96,6 +99,8 @@ pub(crate) struct DomainInfo {
     pub(crate) uuid: Uuid,
     pub(crate) paused: bool,
     pub(crate) dying: bool,
+    /// It is an HVM or a PVH domain.
+    pub(crate) hvm: bool,
     pub(crate) shut_down: bool,
     /// All of its virtual CPUs that are online wait for an event.
     pub(crate) blocked: bool,
@@ -314,6 +319,7 @@ impl Hypervisor {
                 id: self.get(at),
                 paused: flags & PAUSED != 0,
                 dying: flags & DYING != 0,
+                hvm: flags & HVM != 0,
                 shut_down: flags & SHUT_DOWN != 0,
                 blocked: flags & BLOCKED != 0,
                 running: flags & RUNNING != 0,
@@ -407,6 +413,20 @@ impl Hypervisor {
         let call = self.domctl(DOMCTL_MAX_MEMORY, domain, |own| own.put(16, kib));
         call.map_err(|error| Failure::io(format!("failed to let domain {domain} have {kib} KiB"), &error))
     }
+
+    /// Memory that an HVM or PVH domain may touch before its balloon has brought it down to its target: until then it has more
+    /// addresses than memory, and one that touches more than there is crashes. Afterwards this does nothing.
+    pub(crate) fn set_memory_on_demand(&self, domain: u16, kib: u64) -> Result<(), Failure> {
+        self.clear(PAGE);
+        pod_target(domain, kib).into_iter().enumerate().for_each(|(at, word)| self.put(at * size_of::<u64>(), word));
+        let call = self.call_with(MEMORY_OP, [MEMORY_SET_POD_TARGET, self.address(0)]);
+        call.map_err(|error| Failure::io(format!("failed to have {kib} KiB ready for domain {domain}"), &error))
+    }
+}
+
+/// `struct xen_pod_target`: the target in pages, three words of the answer, the domain.
+fn pod_target(domain: u16, kib: u64) -> [u64; 5] {
+    [kib / (PAGE as u64 / 1024), 0, 0, 0, u64::from(domain)]
 }
 
 /// As the toolstack writes it.
@@ -425,6 +445,11 @@ pub(crate) fn uuid_text(bytes: Uuid) -> String {
 mod tests {
     use super::*;
     use crate::protocol::Kind;
+
+    #[test]
+    fn memory_on_demand_is_asked_for_in_pages_and_of_the_domain() {
+        assert_eq!(pod_target(3, 129 << 10), [33_024, 0, 0, 0, 3]);
+    }
 
     #[test]
     fn the_first_version_that_is_taken_counts_and_none_is_no_other_failure() {
