@@ -11,6 +11,7 @@ use xenstore_rs::Xs;
 use xenstore_rs::unix::XsUnix;
 
 use crate::backends::Backends;
+use crate::device_model;
 use crate::hypercall::{CONTROL_DOMAIN, DomainInfo, Hypervisor, Run, Uuid, uuid_text};
 use crate::looks::Looks;
 use crate::memory::{self, PAGE, SLACK_KIB};
@@ -30,7 +31,7 @@ const KIB: u64 = 1024;
 /// Bounds of the volunteer's lease in ms. (Chosen: shorter than the shortest a loaded control domain would miss by itself;
 /// longer than the longest would leave a volunteer to itself.)
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
-/// Most interfaces of a domain that are looked at. (Chosen: more than a domain has.)
+/// Most interfaces, and most disks, of a domain that are looked at. (Chosen: more than a domain has.)
 const MOST_DEVICES: usize = 64;
 
 /// How long virtual CPUs may go unlooked at while their waits are asked for. (Chosen: dozens of looks.)
@@ -296,22 +297,33 @@ impl Domains {
         })
     }
 
-    /// As the toolstack has it, in a place that no domain can write. Another one than libxl tells of none.
+    /// As the toolstack has it, in places that no domain can write. Another one than libxl tells of none.
     fn elsewhere(&mut self, id: u16) -> Result<Elsewhere, Failure> {
         self.open_store()?;
-        let Some(store) = &self.store else { return Ok(Elsewhere { interfaces: 0 }) };
-        let folder = format!("/libxl/{id}/device/vif");
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let interfaces = self.backends(id, "vif")?.iter().filter(|path| is_elsewhere(path)).count();
+        let (own, disks): (Vec<_>, Vec<_>) =
+            self.backends(id, "vbd")?.into_iter().partition(|path| is_of_this_kernel(path));
+        let model = format!("/local/domain/{id}/image/device-model-pid");
+        let pid = self.store.as_ref().and_then(|store| store.read(&model).ok()?.trim().parse::<u32>().ok());
+        // Where that cannot be seen, it may be all of them.
+        let emulated = pid.map_or(0, |pid| device_model::open_disks(Path::new("/proc"), pid).unwrap_or(own.len()));
+        Ok(Elsewhere { interfaces: count(interfaces), disks: count(disks.len()), emulated_disks: count(emulated) })
+    }
+
+    /// Where the devices of a domain are served.
+    fn backends(&self, id: u16, kind: &str) -> Result<Vec<Box<str>>, Failure> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        let folder = format!("/libxl/{id}/device/{kind}");
         let devices = match store.directory(&folder) {
             Ok(devices) => devices,
             Err(error) => {
                 let failure = Failure::io(format!("failed to list `{folder}` of xenstore"), &error);
-                return if failure.kind == Kind::Absent { Ok(Elsewhere { interfaces: 0 }) } else { Err(failure) };
+                return if failure.kind == Kind::Absent { Ok(Vec::new()) } else { Err(failure) };
             }
         };
         let names = devices.iter().take(MOST_DEVICES);
-        let backends = names.filter_map(|device| store.read(&format!("{folder}/{device}/backend")).ok());
-        let interfaces = backends.filter(|path| is_elsewhere(path)).count();
-        Ok(Elsewhere { interfaces: u32::try_from(interfaces).unwrap_or(u32::MAX) })
+        Ok(names.filter_map(|device| store.read(&format!("{folder}/{device}/backend")).ok()).collect())
     }
 
     fn sampler(&mut self) -> Result<&Sampler, Failure> {
@@ -503,6 +515,11 @@ fn is_elsewhere(backend: &str) -> bool {
     server.is_some_and(|server: u16| server != CONTROL_DOMAIN)
 }
 
+/// "/local/domain/0/backend/vbd/3/51712" is served by the control domain's kernel, one of "qdisk" by QEMU.
+fn is_of_this_kernel(backend: &str) -> bool {
+    !is_elsewhere(backend) && backend.split('/').nth(5) == Some("vbd")
+}
+
 /// "12345678-9abc-def0-0102-030405060708".
 fn parse_uuid(text: &str) -> Result<Uuid, Failure> {
     let malformed = || Failure::malformed(format!("`{:.64}` is no UUID of a domain", text.escape_debug().to_string()));
@@ -546,6 +563,14 @@ mod tests {
         assert!(!at(4, 5), "for three seconds it did not");
         assert!(at(5, 6));
         assert!(at(500, 6) && at(501, 7), "nobody asked");
+    }
+
+    #[test]
+    fn a_disk_is_of_this_kernel_unless_a_program_or_another_domain_serves_it() {
+        assert!(is_of_this_kernel("/local/domain/0/backend/vbd/3/51712"));
+        for other in ["/local/domain/0/backend/qdisk/3/51712", "/local/domain/7/backend/vbd/3/51712", "nonsense"] {
+            assert!(!is_of_this_kernel(other), "{other}");
+        }
     }
 
     #[test]

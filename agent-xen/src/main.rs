@@ -9,6 +9,7 @@
 
 mod backends;
 mod cache;
+mod device_model;
 mod domains;
 mod hypercall;
 mod looks;

@@ -195,10 +195,15 @@ pub(crate) struct CacheFeature {
     pub(crate) answer: String,
 }
 
-/// What of a domain this one does not serve.
+/// What of a domain this one's kernel does not serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Elsewhere {
+    /// Interfaces that another domain serves.
     pub(crate) interfaces: u32,
+    /// Disks that another domain serves, or a program of this one.
+    pub(crate) disks: u32,
+    /// Disks that its device model has open to emulate them.
+    pub(crate) emulated_disks: u32,
 }
 
 /// How long the domains waited for a CPU, over the time that was looked at.

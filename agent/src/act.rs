@@ -617,7 +617,7 @@ impl Actor {
     /// is not undone. A domain that was started anew, or an interface that was plugged, is held only once it is in the ledger.
     fn record_found(&mut self) {
         let Some(guard) = self.guard.as_ref().filter(|_| self.has_found_levers()) else { return };
-        if self.volunteer_domains.is_some() && self.network.is_some() {
+        if self.volunteer_domains.is_some() && (self.network.is_some() || self.disks.is_some()) {
             xen::look_elsewhere();
         }
         let have = &self.ledger.contents().records;

@@ -155,19 +155,42 @@ pub(crate) fn target(uuid: &str) -> io::Result<MemoryTarget> {
 
 /// How often it is asked who serves the volunteer's domains. (Chosen: it changes with their devices alone.)
 const ELSEWHERE_PERIOD: Duration = Duration::from_secs(5);
-/// When that was last asked, and which of them have how many interfaces that others serve.
-static ELSEWHERE: Mutex<Elsewhere> = Mutex::new((None, Vec::new()));
-type Elsewhere = (Option<Instant>, Vec<(Run, u32)>);
+/// When that was last asked, and what of each of them others serve.
+static ELSEWHERE: Mutex<(Option<Instant>, Vec<(Run, Elsewhere)>)> = Mutex::new((None, Vec::new()));
 
-/// How many interfaces of a domain others serve: as answered now, or as before where it cannot be asked now. Of another domain that
-/// has its number by now nothing was known before.
-fn count_elsewhere(run: &Run, answer: Option<&Value>, before: &[(Run, u32)]) -> u32 {
-    let count = answer.and_then(|answer| answer.get("elsewhere")?.get("interfaces")?.as_u64());
-    let was = || before.iter().find(|(of, _)| of == run).map_or(0, |(_, count)| *count);
-    count.map_or_else(was, |count| u32::try_from(count).unwrap_or(u32::MAX))
+/// What of a domain this control domain's kernel does not serve.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Elsewhere {
+    #[serde(skip)]
+    pub(crate) id: u32,
+    /// Interfaces that another domain serves.
+    pub(crate) interfaces: u32,
+    /// Disks that another domain serves, or QEMU here (qdisk).
+    pub(crate) disks: u32,
+    /// Disks that its device model has open to emulate them.
+    pub(crate) emulated_disks: u32,
 }
 
-/// Asks from time to time which interfaces of the volunteer's domains other domains serve. It waits for xenstore.
+/// What of a domain others serve. It waits for xenstore.
+///
+/// # Errors
+/// As [`sample`].
+fn elsewhere(id: u32) -> io::Result<Elsewhere> {
+    let (mut answer, _) = ask(&json!({ "elsewhere": { "id": id } }))?;
+    let found = answer.get_mut("elsewhere").map(Value::take).unwrap_or_default();
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+    serde_json::from_value(found).map(|found| Elsewhere { id, ..found }).map_err(invalid)
+}
+
+/// What of a domain others serve: as answered now, or as before where it cannot be asked now. Of another domain that has its number by
+/// now nothing was known before.
+fn now_or_before(run: &Run, answer: io::Result<Elsewhere>, before: &[(Run, Elsewhere)]) -> Elsewhere {
+    let was = || before.iter().find(|(of, _)| of == run).map(|(_, found)| *found);
+    answer.ok().or_else(was).unwrap_or_default()
+}
+
+/// Asks from time to time what of the volunteer's domains others serve. It waits for xenstore.
 pub(crate) fn look_elsewhere() {
     let known = || ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = {
@@ -179,22 +202,19 @@ pub(crate) fn look_elsewhere() {
         known.1.clone()
     };
     // Not while it is locked: others read it many times a second.
-    let mut now = Vec::new();
-    for run in watched() {
-        let answer = ask(&json!({ "elsewhere": { "id": run.id } })).ok();
-        let interfaces = count_elsewhere(&run, answer.as_ref().map(|(answer, _)| answer), &before);
-        if interfaces > 0 {
-            now.push((run, interfaces));
-        }
-    }
+    let asked = |run: Run| {
+        let found = now_or_before(&run, elsewhere(run.id), &before);
+        (run, found)
+    };
+    let now = watched().into_iter().map(asked).collect();
     known().1 = now;
 }
 
-/// Domains of the volunteer with interfaces that others serve, by number, and how many, as last asked.
-pub(crate) fn served_elsewhere() -> Vec<(u32, u32)> {
+/// What of the volunteer's domains others serve, as last asked.
+pub(crate) fn served_elsewhere() -> Vec<Elsewhere> {
     let watched = watched();
     let known = ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
-    known.1.iter().filter(|(run, _)| watched.contains(run)).map(|(run, count)| (run.id, *count)).collect()
+    known.1.iter().filter(|(run, _)| watched.contains(run)).map(|(_, found)| *found).collect()
 }
 
 /// What the hypervisor can do with the last-level cache.
@@ -313,14 +333,22 @@ mod tests {
     }
 
     #[test]
-    fn what_others_serve_of_a_domain_is_not_another_ones_that_has_its_number() {
+    fn what_others_serve_of_a_domain_is_not_another_ones_that_has_its_number_now() {
         let run = |uuid: &str| Run { uuid: uuid.to_owned(), id: 3 };
-        let (before, answer) = ([(run("u"), 2)], json!({ "elsewhere": { "interfaces": 1 } }));
-        assert_eq!(count_elsewhere(&run("u"), Some(&answer), &before), 1);
-        for silent in [None, Some(&json!({ "elsewhere": {} }))] {
-            assert_eq!(count_elsewhere(&run("u"), silent, &before), 2, "as it was");
-            assert_eq!(count_elsewhere(&run("v"), silent, &before), 0);
-        }
+        let of = |interfaces| Elsewhere { id: 3, interfaces, ..Elsewhere::default() };
+        let before = [(run("u"), of(2))];
+        let late = || Err(io::ErrorKind::TimedOut.into());
+        assert_eq!(now_or_before(&run("u"), Ok(of(1)), &before), of(1));
+        assert_eq!(now_or_before(&run("u"), late(), &before), of(2), "as it was");
+        assert_eq!(now_or_before(&run("v"), late(), &before), Elsewhere::default());
+    }
+
+    #[test]
+    fn what_others_serve_of_a_domain_is_read_also_where_less_is_told() {
+        let read = |answer: Value| serde_json::from_value::<Elsewhere>(answer).unwrap();
+        let all = read(json!({ "interfaces": 1, "disks": 2, "emulated_disks": 3 }));
+        assert_eq!(all, Elsewhere { id: 0, interfaces: 1, disks: 2, emulated_disks: 3 });
+        assert_eq!(read(json!({ "interfaces": 1 })), Elsewhere { interfaces: 1, ..Elsewhere::default() });
     }
 
     proptest::proptest! {

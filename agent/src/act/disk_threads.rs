@@ -5,8 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gleaner_types::text::counted;
+
 use crate::hierarchies::CgroupVersion;
-use crate::xen::{self, Run, served};
+use crate::xen::{self, Elsewhere, Run, served};
 
 /// The cgroup, right below the root of its hierarchy.
 const GROUP: &str = "gleaner-domains";
@@ -48,6 +50,11 @@ impl DiskThreads {
         self.looked = Some(now);
     }
 
+    /// Disks of the volunteer's domains that no such thread serves, in words; `None` where there are none, as far as known.
+    pub(super) fn passing_by(&self) -> Option<String> {
+        passing_by(&xen::served_elsewhere())
+    }
+
     /// Moves threads that are new into the group.
     ///
     /// # Errors
@@ -66,6 +73,21 @@ impl DiskThreads {
         let own: Vec<i32> = domains.iter().filter_map(|run| threads.get(&run.id)).flatten().copied().collect();
         served::gather(&self.proc, &self.group, &own).map(drop)
     }
+}
+
+fn passing_by(domains: &[Elsewhere]) -> Option<String> {
+    let of = |found: &Elsewhere| {
+        let disks = |number: u32| counted(u64::from(number), "disk");
+        let elsewhere = (found.disks > 0).then(|| {
+            format!("QEMU (qdisk) or another domain serves {} of Xen domain {}", disks(found.disks), found.id)
+        });
+        let emulated = (found.emulated_disks > 0).then(|| {
+            format!("the device model of Xen domain {} has {} open to emulate", found.id, disks(found.emulated_disks))
+        });
+        elsewhere.into_iter().chain(emulated)
+    };
+    let all: Vec<String> = domains.iter().flat_map(of).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 #[cfg(test)]
@@ -90,5 +112,18 @@ mod tests {
         let runs = [("ended", 3), ("there", 4)].map(|(uuid, id)| Run { uuid: uuid.to_owned(), id });
         threads.gather_of(runs.to_vec(), |run| run.uuid == "there").unwrap();
         assert_eq!(fs::read_to_string(group.join("cgroup.procs")).unwrap(), "6");
+    }
+
+    #[test]
+    fn disks_that_no_thread_of_the_kernel_serves_are_told() {
+        let of = |id, disks, emulated_disks| Elsewhere { id, disks, emulated_disks, ..Elsewhere::default() };
+        assert_eq!(passing_by(&[]), None);
+        assert_eq!(passing_by(&[Elsewhere { interfaces: 1, ..of(3, 0, 0) }]), None);
+        let told = passing_by(&[of(3, 1, 2), of(4, 0, 0), of(5, 0, 1)]).unwrap();
+        assert_eq!(
+            told,
+            "QEMU (qdisk) or another domain serves 1 disk of Xen domain 3; the device model of Xen domain 3 has 2 disks \
+             open to emulate; the device model of Xen domain 5 has 1 disk open to emulate"
+        );
     }
 }

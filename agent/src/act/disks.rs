@@ -35,6 +35,8 @@ use crate::xen::served::{self, whole_disk};
 /// Time between two steps while the volunteer runs, and while it does not. (Chosen.)
 const PERIOD: Duration = Duration::from_millis(200);
 const LATENT_PERIOD: Duration = Duration::from_secs(1);
+/// The sensor that tells of disks of Xen domains that pass by the ceiling.
+const DOMAINS_SENSOR: &str = "disk bound of the volunteer's domains";
 /// Bytes of a sector in a disk's `stat`, whatever the device's own.
 const SECTOR: u64 = 512;
 /// Longest file that is read.
@@ -163,6 +165,8 @@ fn foreseen_on(
 struct Inner {
     quit: bool,
     events: Vec<Event>,
+    /// What of the volunteer's disk traffic has no ceiling.
+    passing_by: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -209,6 +213,11 @@ impl DiskBound {
     pub(super) fn take_events(&self) -> Vec<Event> {
         std::mem::take(&mut self.shared.lock().events)
     }
+
+    /// Why a part of the volunteer's disk traffic has no ceiling; `None` where all is held as far as known.
+    pub(super) fn lacking(&self) -> Option<String> {
+        self.shared.lock().passing_by.clone()
+    }
 }
 
 impl Drop for DiskBound {
@@ -241,6 +250,15 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
             }
             let absent = reason.map(|reason| Absence::described(AbsenceKind::Vanished, reason));
             events.push(Event::SensorChanged { sensor: "disk bound".to_owned(), absent });
+        }
+        let passing_by = holder.threads.as_ref().and_then(DiskThreads::passing_by);
+        if passing_by != inner.passing_by {
+            let absent = passing_by.as_ref().map(|what| {
+                let why = format!("a part of the volunteer's disk traffic has no ceiling, because {what}");
+                Absence::described(AbsenceKind::NotSupported, why)
+            });
+            events.push(Event::SensorChanged { sensor: DOMAINS_SENSOR.to_owned(), absent });
+            inner.passing_by = passing_by;
         }
         let room = EVENTS.saturating_sub(inner.events.len());
         inner.events.extend(events.into_iter().take(room));

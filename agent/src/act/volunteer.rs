@@ -60,8 +60,8 @@ use crate::xen::Hypervisor;
 pub(crate) const LEAST_CEILING_PERCENT: f64 = 5.0;
 
 /// Disks of the volunteer's domains that cannot be held.
-const NOT_SERVED: &str = "disks of the volunteer's domains that no kernel thread of the control domain serves (those of qdisk, or of \
-                          another domain) have no ceiling";
+const NOT_SERVED: &str = "disks of the volunteer's domains that no kernel thread of the control domain serves (those of qdisk, of \
+                          another domain, or that the device model of an HVM domain emulates) have no ceiling";
 
 /// How long it is believed that the volunteer is in the idle class, or not. (Chosen.)
 const CLASS_HOLDS: Duration = Duration::from_secs(1);

@@ -78,13 +78,15 @@ impl Actor {
         self.volunteer_command = Some(VolunteerCommand::new(program, tmp));
     }
 
-    /// Keeps what is told of the network bound to what is held now: a part of a guest's network may pass by its taps, and a queue
-    /// that cannot be set holds nothing.
+    /// Keeps what is told of the network and the disk bound to what is held now: a part of a guest's network may pass by its taps, a
+    /// queue that cannot be set holds nothing, and a program may serve disks of Xen domains.
     pub(super) fn tell_unheld(&mut self) {
-        let Some(network) = &self.network else { return };
-        self.unbounded.retain(|(bound, _)| *bound != Bound::Network);
-        let lacking = network.lacking();
-        self.unbounded.extend(lacking.map(|why| (Bound::Network, why)));
+        let network = self.network.as_ref().map(|network| (Bound::Network, network.lacking()));
+        let disks = self.disks.as_ref().map(|disks| (Bound::Disk, disks.lacking()));
+        for (bound, lacking) in [network, disks].into_iter().flatten() {
+            self.unbounded.retain(|(unbounded, _)| *unbounded != bound);
+            self.unbounded.extend(lacking.map(|why| (bound, why)));
+        }
     }
 
     /// Puts a ceiling on the volunteer's network traffic, or says why it has none.

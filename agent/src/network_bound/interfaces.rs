@@ -22,8 +22,8 @@ use crate::act::volunteer::found::FoundLevers;
 use crate::levers::{AnyLever, Fault, LeverError, LeverValue, LinkLever};
 use crate::netlink::{self, Direction};
 use crate::sense::machine::InterfaceReader;
-use crate::xen;
 use crate::xen::served::{domain_of_interface, interfaces_of};
+use crate::xen::{self, Elsewhere};
 
 /// Between two writes that raise a ceiling. (Chosen.)
 const RAISE_PAUSE: Duration = Duration::from_secs(1);
@@ -301,12 +301,12 @@ impl Interfaces {
 }
 
 /// Interfaces of domains that are not at this host's ends, in words.
-fn elsewhere(domains: &[(u32, u32)]) -> Option<String> {
-    let one = |(id, count): &(u32, u32)| {
-        let interfaces = counted(u64::from(*count), "network interface");
-        format!("another domain serves {interfaces} of Xen domain {id} (`backend=`)")
+fn elsewhere(domains: &[Elsewhere]) -> Option<String> {
+    let one = |found: &Elsewhere| {
+        let interfaces = counted(u64::from(found.interfaces), "network interface");
+        format!("another domain serves {interfaces} of Xen domain {} (`backend=`)", found.id)
     };
-    let all: Vec<String> = domains.iter().map(one).collect();
+    let all: Vec<String> = domains.iter().filter(|found| found.interfaces > 0).map(one).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
@@ -354,7 +354,9 @@ mod tests {
     #[test]
     fn interfaces_that_another_domain_serves_are_told() {
         assert_eq!(elsewhere(&[]), None);
-        let told = elsewhere(&[(3, 1), (5, 2)]).unwrap();
+        let of = |id, interfaces| Elsewhere { id, interfaces, ..Elsewhere::default() };
+        assert_eq!(elsewhere(&[Elsewhere { disks: 1, ..of(3, 0) }]), None);
+        let told = elsewhere(&[of(3, 1), of(4, 0), of(5, 2)]).unwrap();
         assert!(told.starts_with("another domain serves 1 network interface of Xen domain 3 (`backend=`); "), "{told}");
     }
 
