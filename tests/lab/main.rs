@@ -9,6 +9,7 @@ mod xen;
 mod xen_bounds;
 mod xen_foreground;
 mod xen_harm;
+mod xen_hvm;
 mod xen_made;
 mod xen_placing;
 mod xen_volunteer;

@@ -1,5 +1,6 @@
 //! What bounds the volunteer's Xen domains besides CPU, on a real control domain booted under software emulation, with Linux
-//! guests that have balloons: their memory grows into what is free, and comes back when the foreground may take it.
+//! guests that have balloons: their memory grows into what is free, and comes back when the foreground may take it. An HVM guest
+//! is in `xen_hvm.rs`.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -33,10 +34,10 @@ const FOUND_MIB: f64 = 128.0;
 const ROUNDS: usize = 10;
 /// Within so many ms the volunteer gives memory back; on a quiet machine in some 600.
 const GIVES_BACK_MS: f64 = 5_000.0;
-const RUN: Desired = Desired::Run { cap: Quota::Unlimited };
+pub(crate) const RUN: Desired = Desired::Run { cap: Quota::Unlimited };
 
 /// The hypervisor's memory and a domain's, in MiB.
-struct Memory<'a>(&'a mut Hypervisor);
+pub(crate) struct Memory<'a>(pub(crate) &'a mut Hypervisor);
 
 fn mib(value: &serde_json::Value) -> f64 {
     value.as_f64().unwrap() / f64::from(1 << 20)
@@ -47,12 +48,12 @@ impl Memory<'_> {
         mib(&self.0.ask(r#"{"memory":{}}"#)["memory"]["free_bytes"])
     }
 
-    fn of(&mut self, uuid: &str) -> f64 {
+    pub(crate) fn of(&mut self, uuid: &str) -> f64 {
         mib(&self.0.ask(&format!(r#"{{"target":{{"uuid":"{uuid}"}}}}"#))["target"]["memory_bytes"])
     }
 
     /// Target and the hypervisor's bound.
-    fn bounds(&mut self, uuid: &str) -> (f64, f64) {
+    pub(crate) fn bounds(&mut self, uuid: &str) -> (f64, f64) {
         let target = mib(&self.0.ask(&format!(r#"{{"target":{{"uuid":"{uuid}"}}}}"#))["target"]["memory_target_bytes"]);
         (target, mib(&self.0.state(uuid)["memory_most_bytes"]))
     }
@@ -68,19 +69,19 @@ fn linux_of(kind: &str, name: &str, memory: u32, most: u32) -> String {
     uuid(name)
 }
 
-fn settings(domains: &[&str]) -> ActSettings {
+pub(crate) fn settings(domains: &[&str]) -> ActSettings {
     let floor = Some(Bytes::from_mib(96));
     let memory_bound = MemoryBoundSettings { floor, growth_per_s: Fraction::clamped(0.2) };
     ActSettings { memory_bound, ..crate::xen_volunteer::settings(domains) }
 }
 
 /// What the agent does once a second. Answers its events.
-fn tick(actor: &mut Actor) -> Vec<Event> {
+pub(crate) fn tick(actor: &mut Actor) -> Vec<Event> {
     actor.tick(Timestamp(1_000_000))
 }
 
 /// Waits for something while the agent goes on. Answers how long it took, in ms.
-fn ticking(actor: &mut Actor, what: &str, mut condition: impl FnMut() -> bool) -> f64 {
+pub(crate) fn ticking(actor: &mut Actor, what: &str, mut condition: impl FnMut() -> bool) -> f64 {
     let (start, mut ticked) = (Instant::now(), Instant::now());
     while !condition() {
         if ticked.elapsed() > Duration::from_millis(500) {
@@ -232,13 +233,13 @@ impl Drop for Holder {
     }
 }
 
-fn killed_it_leaves_what_restore_puts_back(xen: &mut Hypervisor, volunteer: &str) {
+pub(crate) fn killed_it_leaves_what_restore_puts_back(xen: &mut Hypervisor, volunteer: &str) {
     let memory = &mut Memory(xen);
     let found = memory.bounds(volunteer);
     let mut command = Program::new(std::env::current_exe().unwrap());
     command.args(["--exact", "--nocapture", "xen_bounds::holds_memory_until_it_is_killed"]);
     let mut holder = Holder(command.env(HOLDS, "vol").stdout(Stdio::null()).spawn().unwrap());
-    until("it has grown", || memory.of(volunteer) > FOUND_MIB + 50.0);
+    until("it has grown", || memory.of(volunteer) > FOUND_MIB + 50.0 && memory.bounds(volunteer).0 > FOUND_MIB + 50.0);
     holder.0.kill().unwrap();
     holder.0.wait().unwrap();
     until("its helper has paused it", || memory.0.is_paused(volunteer));
@@ -442,7 +443,7 @@ fn holds_memory_until_it_is_killed() {
     }
 }
 
-fn inside() -> bool {
+pub(crate) fn inside() -> bool {
     lab::inside() && std::env::var_os(BOUNDS).is_some() && std::env::var_os(HOLDS).is_none()
 }
 
@@ -478,7 +479,7 @@ fn xen_domains_that_are_the_volunteer_are_bounded() {
     let tests = lab::stripped("lab-tests", &std::env::current_exe().unwrap());
     let files = [lab::stripped("gleaner-agent", &agent()), tests, helper];
     let mut command = Program::new(lab::script("xen/host.sh"));
-    command.args(["-l", "-T", "1500"]).arg(&images).arg(lab::script("xen/lab-bounds.sh")).args(&files);
+    command.args(["-d", "-T", "1500"]).arg(&images).arg(lab::script("xen/lab-bounds.sh")).args(&files);
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}\n{}", output.status, lab::quoted(&output));
     println!("{}", String::from_utf8_lossy(&output.stdout));

@@ -18,6 +18,7 @@ done
 $services/xen-init-dom0
 if [ -e /domu/vmlinux ]; then
   for module in llc stp bridge xen-netback loop xen-blkback sch_tbf sch_ingress cls_matchall act_police; do insmod /lib/modules/$module.ko; done
+  [ ! -e /lib/modules/tun.ko ] || insmod /lib/modules/tun.ko
   brctl addbr guests; ifconfig guests 10.9.0.1 netmask 255.255.255.0 up
 fi
 $services/xenconsoled --log=guest --pid-file=/run/xen/xenconsoled.pid

@@ -4,13 +4,14 @@
 #   DIR/xen, DIR/vmlinux   hypervisor and kernel, unpacked (unpacking under emulation costs seconds every time)
 #   DIR/dom0.cpio          initramfs of the control domain: busybox, xenstored, xl, their libraries, the guest of one page
 #   DIR/linux.cpio         beside it where wanted: Linux guests, and what serves their network and disks
-# Needs on Debian 12: apt-get, dpkg-deb, busybox-static, cpio, xz-utils, gcc. Remove DIR to build anew.
+#   DIR/hvm.cpio           beside that where wanted: the device model of HVM guests
+# Needs on Debian 12: apt-get, dpkg-deb, busybox-static, cpio, xz-utils, gcc, qemu-system-x86. Remove DIR to build anew.
 set -euo pipefail
-[ $# = 1 ] || { sed -n '2,7p' "$0"; exit 64; }
+[ $# = 1 ] || { sed -n '2,8p' "$0"; exit 64; }
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1" && cd "$1"
 exec 9>.lock && flock 9
-key=$(cat "$here"/{images.sh,dom0-init.sh,mkdom.sh,hotplug.sh,guest-init.sh,guest.c,guest.lds} | sha256sum | cut -c1-16)
+key=$(cat "$here"/{images.sh,dom0-init.sh,mkdom.sh,hotplug.sh,guest-init.sh,guest.c,guest.lds,hvm.S} | sha256sum | cut -c1-16)
 [ "$(cat ready 2>/dev/null)" = "$key" ] && exit 0
 rm -f ready
 version=4.17
@@ -19,7 +20,7 @@ busybox=$(command -v busybox) || { echo "images.sh: no busybox: apt-get install 
 kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: *\(linux-image-[0-9][^ ]*\)$/\1/p' | head -1)
 [ -n "$kernel" ] || { echo "images.sh: apt knows no linux-image-amd64; try apt-get update" >&2; exit 69; }
 packages="xen-hypervisor-$version-amd64 xen-utils-$version xenstore-utils libxencall1 libxendevicemodel1 libxenevtchn1
-  libxenforeignmemory1 libxengnttab1 libxenhypfs1 libxenmisc$version libxenstore4 libxentoolcore1 libxentoollog1 libyajl2 $kernel"
+  libxenforeignmemory1 libxengnttab1 libxenhypfs1 libxenmisc$version libxenstore4 libxentoolcore1 libxentoollog1 libyajl2 qemu-system-xen $kernel"
 mkdir -p debs
 for package in $packages; do
   ls debs/"$package"_*.deb >/dev/null 2>&1 || (cd debs && apt-get download -qq "$package")
@@ -55,9 +56,12 @@ printf 'autoballoon="off"\n' >$root/etc/xen/xl.conf
 printf 'root:x:0:0:root:/root:/bin/sh\n' >$root/etc/passwd; printf 'root:x:0:\n' >$root/etc/group
 libraries=$PWD/package/usr/lib/x86_64-linux-gnu:$PWD/package/lib/x86_64-linux-gnu
 target=$root/usr/lib/x86_64-linux-gnu; mkdir -p $target; ln -s ../usr/lib/x86_64-linux-gnu $root/lib/x86_64-linux-gnu
-for file in $root/$programs/* $root/usr/bin/xenstore*; do
-  [ -L "$file" ] || LD_LIBRARY_PATH=$libraries ldd "$file" 2>/dev/null | sed -n 's/.* => \(\/[^ ]*\).*/\1/p' || true
-done | sort -u | while read -r library; do cp -L "$library" "$target/"; done
+libraries_of() { # FILE...
+  for file; do
+    [ -L "$file" ] || LD_LIBRARY_PATH=$libraries ldd "$file" 2>/dev/null | sed -n 's/.* => \(\/[^ ]*\).*/\1/p' || true
+  done | sort -u
+}
+libraries_of $root/$programs/* $root/usr/bin/xenstore* | while read -r library; do cp -L "$library" "$target/"; done
 # What a program of the tests commonly needs.
 for library in libgcc_s.so.1 libm.so.6 libc.so.6; do cp -Ln /lib/x86_64-linux-gnu/$library $target/; done
 cp -L /lib64/ld-linux-x86-64.so.2 $root/lib64/
@@ -89,5 +93,26 @@ cp vmlinux $root/domu/vmlinux
 modules $root/lib/modules llc stp bridge xen-netback loop xen-blkback sch_tbf sch_ingress cls_matchall act_police
 for script in vif block; do install -m 755 "$here/hotplug.sh" $root/etc/xen/scripts/$script; done
 pack $root >linux.cpio
-rm -rf $root $guest package
+rm -rf $root
+
+model=usr/libexec/xen-qemu-system-i386
+mkdir -p $root/{domu,usr/libexec,usr/lib/xen-$version/boot,usr/lib/x86_64-linux-gnu,usr/share/{seabios,qemu/keymaps}}
+cp package/$model $root/$model
+LD_LIBRARY_PATH=$libraries ldd $root/$model | sed -n 's/^\t\(.*\) => not found$/images.sh: no \1: apt-get install qemu-system-x86/p' >missing
+[ ! -s missing ] || { cat missing >&2; exit 69; }
+rm missing
+there=$(cpio -t --quiet <dom0.cpio)
+libraries_of $root/$model | while read -r library; do
+  case $there in *"/${library##*/}"*) ;; *) cp -L "$library" "$root/usr/lib/x86_64-linux-gnu/";; esac
+done
+cp package/usr/lib/xen-$version/boot/hvmloader $root/usr/lib/xen-$version/boot/
+cp -L /usr/share/seabios/bios-256k.bin $root/usr/share/seabios/
+cp /usr/share/qemu/linuxboot.bin $root/usr/share/qemu/; cp /usr/share/qemu/keymaps/en-us $root/usr/share/qemu/keymaps/
+modules $root/lib/modules tun
+# Where mkdom has the device model put the kernel's parts.
+gcc -c -Wa,--defsym,KERNEL=0x1000000,--defsym,INITRD=0x6000000,--defsym,INITRD_SIZE=0x800000 "$here/hvm.S" -o hvm.o
+ld -N -Ttext=0x100000 --oformat binary hvm.o -o hvm.bin
+{ head -c $((($(field 0x1f1 1) + 1) * 512)) "$image"; cat hvm.bin; } >$root/domu/hvm
+pack $root >hvm.cpio
+rm -rf $root $guest package hvm.o hvm.bin
 echo "$key" >ready
