@@ -23,8 +23,8 @@ use crate::selection::Offer;
 /// Part of its time by which the stages must say more than the rate to count, and that is kept in reserve before a host is given
 /// back. Chosen: twice the error that the paper reports (§IV-D), so that noise moves nothing.
 pub const MUCH: f64 = 0.1;
-/// The same before a host is given back with output that is then made again. Chosen: real jobs of Spark whose output went ended up to
-/// 17 % later than foreseen, and a host that is taken again for that loses its output once more.
+/// The same before a host is given back with output that is then made again. Chosen: real jobs of Spark with parts of unequal size
+/// ended up to 17 % later than foreseen, and a host that is taken again for that loses its output once more.
 pub const MUCH_LOST: f64 = 0.25;
 /// Most steps of all estimates of a decision, of which a million take some milliseconds. Chosen.
 const MOST_STEPS: u64 = 3_000_000;
