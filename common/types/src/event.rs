@@ -580,8 +580,8 @@ pub enum Event {
         /// Those in which the promise was broken.
         broken: u32,
     },
-    /// An application's source had no answer for too long, or the host of one of its tiers could not be acted on; its limits are
-    /// released until that is over.
+    /// An application's source had no answer for too long: its limits are released until that is over. Or the host of one of its
+    /// tiers could not be acted on for as long: those there are.
     ApplicationReleased {
         /// The application.
         application: ApplicationId,

@@ -138,6 +138,7 @@ impl Applications {
         for managed in self.managed.values_mut() {
             managed.unanswered = managed.unanswered.max(1);
             managed.silent_since = None;
+            managed.hosts_away.retain(|_, away| away.released);
         }
     }
 

@@ -29,8 +29,8 @@ pub struct Settings {
     pub profile_period_s: f64,
     /// Time between two decisions about the shares of applications, in seconds (BConf §4.6.3: 30).
     pub control_interval_s: f64,
-    /// The shares of an application whose source has had no answer for so long, or a tier of which was on a host that could not be
-    /// acted on, are at their ceilings until that is over, in seconds.
+    /// The shares of an application whose source has had no answer for so long are at their ceilings until that is over; so are
+    /// those on a host that could not be acted on for so long, in seconds.
     #[serde(default = "response_outage_s")]
     pub response_outage_s: f64,
     /// How long a command holds without renewal, in seconds; renewed every third of it.

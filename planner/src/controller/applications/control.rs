@@ -23,9 +23,9 @@ use crate::controller::interface::Settings;
 use crate::controller::outputs::Outputs;
 
 impl Applications {
-    /// Releases applications to their ceilings whose sources have had no answer for too long, or a tier of which was out of
-    /// sight for as long: what limits the others is of another load. Takes those back of which all is known again: they go on
-    /// from what they had. Returns those taken back.
+    /// Releases applications to their ceilings whose sources have had no answer for too long. One a tier of which was out of sight
+    /// for as long is released on that host alone: elsewhere nothing is taken from it, and what is used up grows, because what
+    /// limits it there is of another load. Takes those back that are known again: they go on from what they had. Returns them.
     pub(super) fn release(
         &mut self,
         hosts: &Hosts,
@@ -46,10 +46,10 @@ impl Applications {
                 }
                 None => true,
             };
-            let away = managed
-                .away(hosts)
-                .map(|tier| format!("tier {}: host {} cannot be acted on for", tier.name, tier.host));
-            if !is_silent && away.is_none() {
+            if managed.follow_hosts(hosts, settings.response_outage_s, now, outputs) {
+                taken_back.insert(name.clone());
+            }
+            if !is_silent {
                 if managed.released {
                     taken_back.insert(name.clone());
                 }
@@ -63,8 +63,8 @@ impl Applications {
                 managed.released = true;
                 managed.begin_interval();
                 if let Some(decision) = &mut managed.status.decision {
-                    let why = away.as_deref().unwrap_or("its source has had no answer for");
-                    decision.reason = format!("released to its ceilings: {why} {}", duration(silent_s));
+                    let silent = duration(silent_s);
+                    decision.reason = format!("released to its ceilings: its source has had no answer for {silent}");
                 }
                 outputs.event(Event::ApplicationReleased { application: name.clone(), silent_s });
             }
@@ -81,8 +81,11 @@ impl Applications {
         outputs: &mut Outputs,
     ) {
         let shrunk = self.rescale(hosts, settings);
-        // What a share is a part of is not known before its host has joined.
-        let known = |managed: &Managed| managed.status.spec.tiers.iter().all(|tier| hosts.get(&tier.host).is_some());
+        // What a share is a part of is not known before its host has joined. Nothing is asked of one that was away for too long.
+        let known = |managed: &Managed| {
+            let is_known = |tier: &TierSpec| hosts.get(&tier.host).is_some() || managed.is_released_on(&tier.host);
+            managed.status.spec.tiers.iter().all(is_known)
+        };
         let mut names: Vec<ApplicationId> = Vec::with_capacity(self.managed.len());
         for (name, managed) in &mut self.managed {
             if known(managed) && !managed.released {
@@ -120,6 +123,10 @@ impl Applications {
             let asked = request.shares.iter_mut().zip(&request.gains).zip(&observation.shares);
             for (share, ((wanted, gain), seen)) in managed.shares.iter().zip(asked) {
                 let (id, resource) = (&managed.status.spec.tiers[share.tier].host, share.resource);
+                // It has its ceiling: nothing is asked for there.
+                if managed.is_released(share) {
+                    continue;
+                }
                 // What cannot be limited is not below its floor either.
                 let floor = if movable(hosts, id, resource) { seen.floor } else { Share::default() };
                 // What is held may have been asked for when the host was larger.
@@ -155,9 +162,14 @@ impl Applications {
         for (index, (name, request)) in names.iter().zip(&requests).enumerate() {
             let Some(managed) = self.managed.get_mut(name) else { continue };
             let host = |share: &TierShare| &managed.status.spec.tiers[share.tier].host;
-            let movable: Vec<bool> =
-                managed.shares.iter().map(|share| movable(hosts, host(share), share.resource)).collect();
-            let given: Vec<Share> = granted.by_ref().take(managed.shares.len()).copied().collect();
+            let moves = |share: &TierShare| movable(hosts, host(share), share.resource) && !managed.is_released(share);
+            let movable: Vec<bool> = managed.shares.iter().map(moves).collect();
+            // What is released goes on from what it had when its host is back.
+            let mut given = |share: &TierShare| {
+                let next = if managed.is_released(share) { None } else { granted.next() };
+                next.copied().unwrap_or(share.granted)
+            };
+            let given: Vec<Share> = managed.shares.iter().map(&mut given).collect();
             let (_, response) = &mut observed[index];
             let floors = grants.contended.iter().filter(|own| {
                 let is_here = |share: &TierShare| share.resource == own.resource && place(host(share)) == own.host;
@@ -173,11 +185,11 @@ impl Applications {
         self.reserve(hosts);
     }
 
-    /// What released applications need, which is not divided between the others.
+    /// What released shares need, which is not divided between the others.
     fn kept(&self, place: impl Fn(&HostId) -> usize, hosts: &Hosts) -> BTreeMap<(usize, Resource), f64> {
         let mut kept: BTreeMap<(usize, Resource), f64> = BTreeMap::new();
-        for managed in self.managed.values().filter(|managed| managed.released) {
-            for own in &managed.shares {
+        for managed in self.managed.values() {
+            for own in managed.shares.iter().filter(|own| managed.is_released(own)) {
                 let host = place(&managed.status.spec.tiers[own.tier].host);
                 *kept.entry((host, own.resource)).or_default() += needed(managed, own, hosts);
             }
@@ -205,11 +217,19 @@ impl Applications {
             }
             Some((_, response)) => response.clone(),
         };
-        // With a tier out of sight nothing is moved: what it uses and what limits it are not known.
+        // With a tier out of sight nothing is moved: what it uses and what limits it are not known. Once it is released that is no
+        // reason to keep the others at limits that are used up.
         let away = managed.away(hosts);
-        let is_away = away.is_some();
+        let is_away = away.is_some_and(|tier| !managed.is_released_on(&tier.host));
         let response = match away {
-            Some(tier) => missing(format!("tier {}: host {} cannot be acted on now", tier.name, tier.host)),
+            Some(tier) => {
+                let outage = managed.hosts_away.get(&tier.host).filter(|away| away.released);
+                let since = outage.map_or_else(
+                    || "now".to_owned(),
+                    |away| format!("for {}, released there to its ceilings", duration(now.seconds_since(away.since))),
+                );
+                missing(format!("tier {}: host {} cannot be acted on {since}", tier.name, tier.host))
+            }
             None => response,
         };
         let shares = managed.shares.iter().map(|own| {
@@ -220,12 +240,13 @@ impl Applications {
             // Before the first decision nothing is limited: the share is all it may have.
             let share = if managed.decisions == 0 { ceiling } else { own.granted };
             let used = used_of(own.used, own.waited, share.part() * whole, response.mean_ms().is_none());
-            let (floor, ceiling) = match movable(hosts, &tier.host, own.resource) {
+            let is_released = managed.is_released(own);
+            let (floor, ceiling) = match movable(hosts, &tier.host, own.resource) && !is_released {
                 true => (Share::clamped(bounds.floor / whole), ceiling),
                 false => (share, share),
             };
             // With a tier out of sight what the others use up may be that one's doing.
-            let utilisation = used.filter(|_| !is_away).map(|used| Fraction::clamped(used.min(1.0)));
+            let utilisation = used.filter(|_| !is_away && !is_released).map(|used| Fraction::clamped(used.min(1.0)));
             ObservedShare { resource: own.resource, share, utilisation, floor, ceiling }
         });
         let miss_rate =

@@ -23,7 +23,7 @@ pub(super) fn in_force(managed: &Managed, own: &TierShare, hosts: &Hosts) -> f64
     let tier = &managed.status.spec.tiers[own.tier];
     let present = host_capacity(&tier.host, own.resource, hosts).unwrap_or(f64::INFINITY);
     let ceiling = bounds_of(tier, own.resource).map_or(present, |bounds| bounds.ceiling).min(present);
-    if !managed.is_limited() {
+    if !managed.is_limited() || managed.is_released(own) {
         return ceiling;
     }
     let recorded = own.whole.map_or(f64::INFINITY, Amount::value);
@@ -31,9 +31,9 @@ pub(super) fn in_force(managed: &Managed, own: &TierShare, hosts: &Hosts) -> f64
     if whole.is_finite() { (own.granted.part() * whole).min(ceiling) } else { ceiling }
 }
 
-/// What a share of a released application counts as where its host is divided, as a part of the whole: what keeps its use over the
-/// last control interval from being an overload, or what it was granted where its use is not known. Never less than its floor or
-/// more than its ceiling.
+/// What a released share counts as where its host is divided, as a part of the whole: what keeps its use over the last control
+/// interval from being an overload, or what it was granted where its use is not known. Never less than its floor or more than its
+/// ceiling.
 pub(super) fn needed(managed: &Managed, own: &TierShare, hosts: &Hosts) -> f64 {
     let tier = &managed.status.spec.tiers[own.tier];
     let most_used = if own.resource == Resource::Memory { 1.0 } else { OVERLOAD };

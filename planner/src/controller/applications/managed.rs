@@ -1,6 +1,8 @@
 //! One application as the controller knows it: its shares, what they were used for, and how the next ones are found. In:
 //! use by reports, a decided grant. Out: what to ask for next, and the record of the decision.
 
+use std::collections::BTreeMap;
+
 use gleaner_types::application::{
     Amount, ApplicationSpec, ApplicationStatus, BalanceDecision, Bounds, Reach, ResponseTime, ShareDecision, TierSpec,
 };
@@ -85,6 +87,15 @@ pub(super) struct Surge {
     pub(super) answered: bool,
 }
 
+/// A host of an application that cannot be acted on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Away {
+    /// Since when, by the control interval that found it so.
+    pub(super) since: Timestamp,
+    /// For too long: what the application has there is limited to its ceilings until the host can be acted on again.
+    pub(super) released: bool,
+}
+
 /// An application and what is known of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Managed {
@@ -97,15 +108,18 @@ pub(super) struct Managed {
     /// Control intervals in a row without a response time.
     #[serde(default)]
     pub(super) unanswered: u32,
-    /// Since when its source has had no answer, or a tier of it was out of sight.
+    /// Since when its source has had no answer.
     #[serde(default)]
     pub(super) silent_since: Option<Timestamp>,
-    /// It is limited to its ceilings until its source has an answer again and all of its tiers are in sight.
+    /// It is limited to its ceilings until its source has an answer again.
     #[serde(default)]
     pub(super) released: bool,
     /// What was done about a surge in this control interval.
     #[serde(default)]
     pub(super) surge: Surge,
+    /// Its hosts that cannot be acted on. They have clocks of their own: a host's outage says nothing of the source.
+    #[serde(default)]
+    pub(super) hosts_away: BTreeMap<HostId, Away>,
 }
 
 impl Managed {
@@ -145,17 +159,55 @@ impl Managed {
             silent_since: None,
             released: false,
             surge: Surge::default(),
+            hosts_away: BTreeMap::new(),
         }
     }
 
-    /// Its grants are in force: it has been decided about, and is not released.
+    /// Its grants are in force, but for those on hosts that were away for too long: it has been decided about, and is not released.
     pub(super) const fn is_limited(&self) -> bool {
         self.decisions > 0 && !self.released
     }
 
-    /// A tier whose host cannot be acted on now: it is not known, its agent does not report or only observes, or it is held.
+    /// It was released on this host, which was away for too long.
+    pub(super) fn is_released_on(&self, host: &HostId) -> bool {
+        self.hosts_away.get(host).is_some_and(|away| away.released)
+    }
+
+    /// A share has its ceiling: the application is released, or was on the share's host.
+    pub(super) fn is_released(&self, own: &TierShare) -> bool {
+        self.released || self.is_released_on(&self.status.spec.tiers[own.tier].host)
+    }
+
+    /// A tier whose host cannot be acted on now: it is not known, its agent does not report or only observes, or it is held. One that
+    /// is not released yet comes first.
     pub(super) fn away(&self, hosts: &Hosts) -> Option<&TierSpec> {
-        self.status.spec.tiers.iter().find(|tier| !hosts.is_usable(&tier.host))
+        let away = self.status.spec.tiers.iter().filter(|tier| !hosts.is_usable(&tier.host));
+        away.min_by_key(|tier| self.is_released_on(&tier.host))
+    }
+
+    /// Follows which of its hosts cannot be acted on, and releases it on those that could not for too long, which is told. True if
+    /// it was released on one that can be acted on again.
+    pub(super) fn follow_hosts(&mut self, hosts: &Hosts, outage_s: f64, now: Timestamp, outputs: &mut Outputs) -> bool {
+        let mut is_back = false;
+        self.hosts_away.retain(|host, away| {
+            let is_usable = hosts.is_usable(host);
+            is_back |= is_usable && away.released;
+            !is_usable
+        });
+        for tier in self.status.spec.tiers.iter().filter(|tier| !hosts.is_usable(&tier.host)) {
+            let away = self.hosts_away.entry(tier.host.clone()).or_insert(Away { since: now, released: false });
+            let silent_s = now.seconds_since(away.since);
+            // Before the first decision nothing is limited.
+            if silent_s < outage_s || away.released || self.decisions == 0 {
+                continue;
+            }
+            away.released = true;
+            // One that is released everywhere was told already.
+            if !self.released {
+                outputs.event(Event::ApplicationReleased { application: self.status.spec.name.clone(), silent_s });
+            }
+        }
+        is_back
     }
 
     pub(super) fn tiers_on(&self, host: &HostId) -> impl Iterator<Item = &TierSpec> {

@@ -25,11 +25,16 @@ impl Applications {
     /// Books for how long shares of CPU and disk on a host have looked like a surge. A cache fills whatever memory there is.
     pub(super) fn strain(&mut self, report: &HostReport, hosts: &Hosts) {
         for managed in self.managed.values_mut() {
-            let is_limited = managed.is_limited();
-            let amounts: Vec<f64> = managed.shares.iter().map(|own| in_force(managed, own, hosts)).collect();
+            let limit = |own: &TierShare| {
+                let is_limited = managed.is_limited() && !managed.is_released(own);
+                (in_force(managed, own, hosts), is_limited)
+            };
+            let amounts: Vec<(f64, bool)> = managed.shares.iter().map(limit).collect();
             let tiers = &managed.status.spec.tiers;
             let own = managed.shares.iter_mut().zip(amounts);
-            for (share, amount) in own.filter(|(share, _)| matches!(share.resource, Resource::Cpu | Resource::Disk)) {
+            for (share, (amount, is_limited)) in
+                own.filter(|(share, _)| matches!(share.resource, Resource::Cpu | Resource::Disk))
+            {
                 let tier = &tiers[share.tier];
                 if tier.host != report.host {
                     continue;
@@ -132,14 +137,15 @@ impl Applications {
     }
 }
 
-/// What an application was granted of a host, or what it needs while it is released: nothing before its first decision, which may
-/// be as far away as a host that has not joined.
+/// What an application was granted of a host, or what it needs while it is released there: nothing before its first decision, which
+/// may be as far away as a host that has not joined.
 fn granted_on(managed: &Managed, host: &HostId, resource: Resource, hosts: &Hosts) -> f64 {
     if managed.decisions == 0 {
         return 0.0;
     }
     let tiers = &managed.status.spec.tiers;
     let here = managed.shares.iter().filter(|own| own.resource == resource && tiers[own.tier].host == *host);
-    let granted = |own: &TierShare| if managed.released { needed(managed, own, hosts) } else { own.granted.part() };
+    let granted =
+        |own: &TierShare| if managed.is_released(own) { needed(managed, own, hosts) } else { own.granted.part() };
     here.map(granted).sum()
 }
