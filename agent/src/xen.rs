@@ -25,7 +25,8 @@ use serde_json::{Value, json};
 pub(crate) use self::guarding::Waited;
 pub(crate) use self::guarding::{CpuPlacing, DomainState, ForegroundWaits, Run, Waits};
 pub(crate) use self::guarding::{
-    has_lapsed_since, is_there, lapses, look, memory, placing, state, unwatch, waits, watch, watched, withhold,
+    has_lapsed_since, is_there, lapses, look, memory, placing, state, still_there, unwatch, waits, watch, watched,
+    withhold,
 };
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};

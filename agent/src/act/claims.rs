@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn what_two_claim_is_neithers_and_both_are_named() {
         let link = |interface: &str, direction| {
-            (Role::Receive, AnyLever::Link(LinkLever { interface: interface.to_owned(), direction }))
+            (Role::Receive, AnyLever::Link(LinkLever { interface: interface.to_owned(), direction, domain: None }))
         };
         let levers = |list: &[(Role, AnyLever)], cgroup: &str| WorkloadLevers {
             levers: list.to_vec(),

@@ -335,7 +335,7 @@ mod tests {
         const TEST: &str = "queues_of_others_on_an_interface_are_left_and_unfinished_ones_of_gleaners_removed";
         let run = |line: &str| std::process::Command::new("sh").args(["-c", line]).status().unwrap().success();
         let records = [Direction::Receive, Direction::Transmit].map(|direction| {
-            let lever = AnyLever::Link(LinkLever { interface: "lo".to_owned(), direction });
+            let lever = AnyLever::Link(LinkLever { interface: "lo".to_owned(), direction, domain: None });
             Record { target: Target::Volunteer, lever, original: LeverValue::Rate(None), ours: Vec::new() }
         });
         let work = move || {
@@ -428,7 +428,7 @@ mod tests {
                 return;
             }
             for direction in [Direction::Receive, Direction::Transmit] {
-                let lever = AnyLever::Link(LinkLever { interface: "gl-tap".into(), direction });
+                let lever = AnyLever::Link(LinkLever { interface: "gl-tap".into(), direction, domain: None });
                 let ours = LeverValue::Rate(Some(125_000));
                 match lever.set(ours.clone()) {
                     Err(error) if error.fault() == Fault::Denied => {

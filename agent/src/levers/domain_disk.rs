@@ -4,6 +4,7 @@
 //!
 //! A disk that a program serves (qdisk), or another domain, has no such lever.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use super::value::{LeverValue, Throttle};
 use crate::facts::DeviceNumber;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::kernel_file::read_bounded;
-use crate::xen::{is_control_domain, served};
+use crate::xen::{self, Run, is_control_domain, served};
 
 /// Begins the name of the cgroup, right below the root of its hierarchy; the domain's number ends it.
 const GROUP: &str = "gleaner-domain-";
@@ -38,6 +39,10 @@ const REMOVE_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DomainDiskLever {
+    /// The domain: another one may have its number after its end. Empty in a ledger of an older build: then what was set is only
+    /// taken away.
+    #[serde(default)]
+    pub uuid: String,
     /// The domain's number, which the next start changes: the threads of that one are others.
     pub id: u32,
     /// The whole disk behind it.
@@ -53,8 +58,13 @@ const PROC: &str = "/proc";
 const SYS: &str = "/sys";
 
 impl DomainDiskLever {
-    fn new(id: u32, disk: DeviceNumber, mount: &Path, version: CgroupVersion) -> Self {
-        Self { id, disk, group: mount.join(format!("{GROUP}{id}")), version }
+    fn new(run: Run, disk: DeviceNumber, mount: &Path, version: CgroupVersion) -> Self {
+        let Run { uuid, id } = run;
+        Self { uuid, id, disk, group: mount.join(format!("{GROUP}{id}")), version }
+    }
+
+    fn run(&self) -> Run {
+        Run { uuid: self.uuid.clone(), id: self.id }
     }
 
     /// It can only be the cgroup that is made for this domain.
@@ -88,28 +98,44 @@ impl DomainDiskLever {
         })
     }
 
-    fn current(&self, sys: &Path) -> Result<LeverValue, LeverError> {
+    /// The cgroup is Gleaner's whoever has the number now. Without it the lever is gone where `there` says that the domain is.
+    fn current(&self, sys: &Path, there: impl Fn(&Run) -> io::Result<()>) -> Result<LeverValue, LeverError> {
         if self.ceiling().exists() {
             return self.ceiling().read();
         }
-        if self.group.exists() || self.is_served(sys) {
-            return Ok(LeverValue::Throttle(Throttle::default()));
+        let none = LeverValue::Throttle(Throttle::default());
+        if self.group.exists() {
+            return Ok(none);
         }
-        let source = io::Error::new(io::ErrorKind::NotFound, "the control domain's kernel serves no such disk to it");
+        let source = if self.is_served(sys) {
+            match there(&self.run()) {
+                Err(gone) if gone.kind() == io::ErrorKind::NotFound => gone,
+                _ => return Ok(none),
+            }
+        } else {
+            io::Error::new(io::ErrorKind::NotFound, "the control domain's kernel serves no such disk to it")
+        };
         Err(LeverError::Read { what: self.what(), source })
     }
 
-    fn hold(&self, value: &LeverValue, proc: &Path, sys: &Path) -> Result<(), LeverError> {
+    fn hold(
+        &self,
+        value: &LeverValue,
+        (proc, sys): (&Path, &Path),
+        there: impl Fn(&Run) -> io::Result<()>,
+    ) -> Result<(), LeverError> {
         let failed = |source| LeverError::Write { value: value.to_string(), what: self.what(), source };
         if !self.is_served(sys) {
             return Err(failed(io::Error::new(io::ErrorKind::NotFound, "it has no such disk any more")));
         }
+        let threads = served::threads(proc).remove(&self.id).unwrap_or_default();
+        // Asked after the threads were found: those of another domain may bear the number of one that has ended.
+        there(&self.run()).map_err(failed)?;
         match std::fs::create_dir(&self.group) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
             _ => {}
         }
         self.ceiling().write(value.clone())?;
-        let threads = served::threads(proc).remove(&self.id).unwrap_or_default();
         match served::gather(proc, &self.group, &threads).map_err(failed)? {
             0 => Err(failed(io::Error::other("no thread of the kernel serves its disks now"))),
             _ => Ok(()),
@@ -156,19 +182,31 @@ impl DomainDiskLever {
     }
 }
 
-/// Takes in threads that have come since: a domain whose driver connects anew has others, and so has a disk that is plugged.
+/// Takes in threads that have come since: a domain whose driver connects anew has others, and so has a disk that is plugged. Those of
+/// another domain, which has the number now, are left where they are.
 ///
 /// # Errors
 /// The first that cannot be moved; the others are.
 pub(crate) fn keep_gathered<'a>(levers: impl IntoIterator<Item = &'a DomainDiskLever>) -> io::Result<()> {
+    keep(levers, Path::new(PROC), xen::is_there)
+}
+
+fn keep<'a>(
+    levers: impl IntoIterator<Item = &'a DomainDiskLever>,
+    proc: &Path,
+    is_there: impl Fn(&Run) -> bool,
+) -> io::Result<()> {
     let mut levers = levers.into_iter().filter(|lever| lever.group.exists()).peekable();
     if levers.peek().is_none() {
         return Ok(());
     }
-    let (proc, mut result) = (Path::new(PROC), Ok(()));
+    let mut result = Ok(());
     let threads = served::threads(proc);
+    // One question per domain, which may have several disks, after its threads were found.
+    let mut there: BTreeMap<Run, bool> = BTreeMap::new();
     for lever in levers {
-        if let Some(own) = threads.get(&lever.id) {
+        let Some(own) = threads.get(&lever.id) else { continue };
+        if *there.entry(lever.run()).or_insert_with_key(&is_there) {
             result = result.and(served::gather(proc, &lever.group, own).map(drop));
         }
     }
@@ -224,7 +262,8 @@ impl Lever for DomainDiskLever {
         let (Some(domain), Some((mount, version))) = (place.domain(), hierarchy(place.hierarchies)) else {
             return Vec::new();
         };
-        let of = |disk: &DeviceNumber| Found::alone(Self::new(domain.id, *disk, mount, version));
+        let run = || Run { uuid: domain.uuid.clone(), id: domain.id };
+        let of = |disk: &DeviceNumber| Found::alone(Self::new(run(), *disk, mount, version));
         domain.disks.iter().map(of).collect()
     }
 
@@ -237,7 +276,7 @@ impl Lever for DomainDiskLever {
     }
 
     fn read(&self) -> Result<LeverValue, LeverError> {
-        self.current(Path::new(SYS))
+        self.current(Path::new(SYS), xen::still_there)
     }
 
     fn write(&self, value: LeverValue) -> Result<(), LeverError> {
@@ -245,7 +284,7 @@ impl Lever for DomainDiskLever {
             LeverValue::Throttle(none) if *none == Throttle::default() => self
                 .release(Path::new(PROC))
                 .map_err(|source| LeverError::Write { value: value.to_string(), what: self.what(), source }),
-            LeverValue::Throttle(_) => self.hold(&value, Path::new(PROC), Path::new(SYS)),
+            LeverValue::Throttle(_) => self.hold(&value, (Path::new(PROC), Path::new(SYS)), xen::still_there),
             _ => {
                 let (what, text) = (self.what(), value.to_string());
                 Err(LeverError::Malformed { what, text, expected: "ceilings" })
@@ -311,8 +350,18 @@ mod tests {
         symlink(root.path().join("sys/devices/sda/sda1"), root.path().join("sys/dev/block/8:1")).unwrap();
         put("cg/gleaner-domain-3/io.max", "");
         put("cg/gleaner-domain-3/cgroup.procs", "");
-        let lever = DomainDiskLever::new(3, "8:0".parse().unwrap(), &root.path().join("cg"), CgroupVersion::V2);
+        let run = Run { uuid: "u".to_owned(), id: 3 };
+        let lever = DomainDiskLever::new(run, "8:0".parse().unwrap(), &root.path().join("cg"), CgroupVersion::V2);
         (root, lever)
+    }
+
+    fn there(run: &Run) -> io::Result<()> {
+        assert_eq!((run.uuid.as_str(), run.id), ("u", 3));
+        Ok(())
+    }
+
+    fn gone(_: &Run) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
     }
 
     fn writes(bytes: u64) -> LeverValue {
@@ -331,22 +380,46 @@ mod tests {
     fn the_threads_of_one_domain_are_held_and_no_others() {
         let (root, lever) = scene();
         let (proc, sys) = (root.path().join("proc"), root.path().join("sys"));
-        assert_eq!(lever.current(&sys).unwrap(), LeverValue::Throttle(Throttle::default()));
-        lever.hold(&writes(7), &proc, &sys).unwrap();
+        assert_eq!(lever.current(&sys, there).unwrap(), LeverValue::Throttle(Throttle::default()));
+        lever.hold(&writes(7), (&proc, &sys), there).unwrap();
         let read = |file: &str| fs::read_to_string(lever.group.join(file)).unwrap();
         assert_eq!(
             (read("io.max").as_str(), read("cgroup.procs").as_str()),
             ("8:0 rbps=max wbps=7 riops=max wiops=max", "5")
         );
-        assert_eq!(lever.current(&sys).unwrap(), writes(7));
+        assert_eq!(lever.current(&sys, there).unwrap(), writes(7));
         assert!(!lever.is_empty());
 
         // Its threads are gone, or in a cgroup of somebody else: nothing would be held.
         fs::write(lever.group.join("cgroup.procs"), "").unwrap();
         fs::write(proc.join("5/cgroup"), "0::/theirs\n").unwrap();
-        assert!(lever.hold(&writes(8), &proc, &sys).unwrap_err().to_string().contains("failed to write"));
+        assert!(lever.hold(&writes(8), (&proc, &sys), there).unwrap_err().to_string().contains("failed to write"));
         fs::remove_dir_all(sys.join("bus/xen-backend/devices/vbd-3-51712")).unwrap();
-        assert_eq!(lever.hold(&writes(9), &proc, &sys).unwrap_err().fault(), Fault::Absent);
+        assert_eq!(lever.hold(&writes(9), (&proc, &sys), there).unwrap_err().fault(), Fault::Absent);
+    }
+
+    /// The domain has ended, and another one has its number, the same disk and threads of the same names.
+    #[test]
+    fn another_domain_that_has_the_number_now_gets_no_ceiling() {
+        let (root, lever) = scene();
+        let (proc, sys) = (root.path().join("proc"), root.path().join("sys"));
+        let threads = || fs::read_to_string(lever.group.join("cgroup.procs")).unwrap();
+        fs::remove_dir_all(&lever.group).unwrap();
+        assert_eq!(lever.hold(&writes(7), (&proc, &sys), gone).unwrap_err().fault(), Fault::Absent);
+        assert!(!lever.group.exists());
+        assert_eq!(lever.current(&sys, gone).unwrap_err().fault(), Fault::Absent);
+        let unknown = |_: &Run| Err(io::ErrorKind::TimedOut.into());
+        assert_eq!(lever.current(&sys, unknown).unwrap(), LeverValue::Throttle(Throttle::default()));
+        assert_ne!(lever.hold(&writes(7), (&proc, &sys), unknown).unwrap_err().fault(), Fault::Absent);
+        // It had been limited before it ended: its threads are gone, and those of the other are left where they are.
+        fs::create_dir(&lever.group).unwrap();
+        fs::write(lever.group.join("io.max"), "8:0 rbps=max wbps=7 riops=max wiops=max\n").unwrap();
+        fs::write(lever.group.join("cgroup.procs"), "").unwrap();
+        keep([&lever], &proc, |_| false).unwrap();
+        assert_eq!(threads(), "");
+        assert_eq!(lever.current(&sys, gone).unwrap(), writes(7), "it is Gleaner's, and can be taken away");
+        keep([&lever], &proc, |run| there(run).is_ok()).unwrap();
+        assert_eq!(threads(), "5");
     }
 
     #[test]
@@ -354,14 +427,14 @@ mod tests {
         let (root, lever) = scene();
         let sys = root.path().join("sys");
         fs::remove_dir_all(&lever.group).unwrap();
-        assert_eq!(lever.current(&sys).unwrap(), LeverValue::Throttle(Throttle::default()));
+        assert_eq!(lever.current(&sys, there).unwrap(), LeverValue::Throttle(Throttle::default()));
         lever.release(&root.path().join("proc")).unwrap();
         fs::remove_dir_all(sys.join("bus")).unwrap();
-        assert_eq!(lever.current(&sys).unwrap_err().fault(), Fault::Absent);
+        assert_eq!(lever.current(&sys, there).unwrap_err().fault(), Fault::Absent);
         // A cgroup that lost the controller has no ceiling, and is removed.
         fs::create_dir_all(&lever.group).unwrap();
         assert!(lever.is_empty());
-        assert_eq!(lever.current(&sys).unwrap(), LeverValue::Throttle(Throttle::default()));
+        assert_eq!(lever.current(&sys, gone).unwrap(), LeverValue::Throttle(Throttle::default()));
         lever.release(&root.path().join("proc")).unwrap();
         assert!(!lever.group.exists());
     }
@@ -372,7 +445,7 @@ mod tests {
         let mount = root.path().join("cg");
         let hierarchies =
             Hierarchies { v2: Some(mount.clone()), v2_controllers: vec!["io".to_owned()], ..Hierarchies::default() };
-        let domain = DomainFacts { id: 3, disks: vec![lever.disk], ..DomainFacts::default() };
+        let domain = DomainFacts { uuid: "u".to_owned(), id: 3, disks: vec![lever.disk], ..DomainFacts::default() };
         let (workload, disks) = (WorkloadFacts::Domain(domain), crate::facts::Disks::default());
         let find = || DomainDiskLever::find(&Place::new(&workload, &hierarchies, &disks, None));
         assert!(find().is_empty());
@@ -382,5 +455,7 @@ mod tests {
         assert!(!DomainDiskLever { id: 4, ..lever.clone() }.is_in_place());
         let read: DomainDiskLever = serde_json::from_str(&serde_json::to_string(&lever).unwrap()).unwrap();
         assert_eq!(read, lever);
+        let without = r#"{"id":3,"disk":{"major":8,"minor":0},"group":"/cg/gleaner-domain-3","version":"v2"}"#;
+        assert_eq!(serde_json::from_str::<DomainDiskLever>(without).unwrap().uuid, "");
     }
 }

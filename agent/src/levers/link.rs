@@ -16,6 +16,7 @@ use super::place::{Found, Place};
 use super::role::{Kind, Role};
 use super::value::LeverValue;
 use crate::netlink::{self, Direction, Shape, TrafficControl};
+use crate::xen::{self, Run};
 
 /// One direction of an interface of this network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -25,6 +26,10 @@ pub struct LinkLever {
     pub interface: String,
     /// Which way, as the guest behind the interface sees it.
     pub direction: Direction,
+    /// The foreground's Xen domain behind it: after its end another one may have an interface of this name. `None` where whoever
+    /// uses the lever sees to that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) domain: Option<Run>,
 }
 
 impl LinkLever {
@@ -40,6 +45,32 @@ impl LinkLever {
     pub(crate) fn index(&self) -> io::Result<u32> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(name_to_index(&socket, &self.interface)?)
+    }
+
+    /// What it is set to, by the queue that was found. Where `there` says that the domain is gone, so is the lever: an interface of its
+    /// name may be another one's, of the volunteer's too, which has queues of Gleaner's.
+    fn value(&self, shape: Shape, there: impl Fn(&Run) -> io::Result<()>) -> Result<LeverValue, LeverError> {
+        if let Some(source) = self.domain.as_ref().and_then(|domain| there(domain).err())
+            && source.kind() == io::ErrorKind::NotFound
+        {
+            return Err(LeverError::Read { what: self.what(), source });
+        }
+        match shape {
+            Shape::Default => Ok(LeverValue::Rate(None)),
+            Shape::Ours(rate) => Ok(LeverValue::Rate(Some(rate))),
+            Shape::Empty => Err(self.foreign("ingress".to_owned())),
+            Shape::Foreign(kind) => Err(self.foreign(kind)),
+        }
+    }
+
+    /// Sets it, unless it would be a limit on another domain.
+    fn hold(&self, rate: Option<u64>, there: impl Fn(&Run) -> io::Result<()>) -> io::Result<()> {
+        let index = self.index()?;
+        // Asked after the interface was found: what has its name later has another index.
+        if let Some(domain) = self.domain.as_ref().filter(|_| rate.is_some()) {
+            there(domain)?;
+        }
+        TrafficControl::open()?.hold(index, self.direction, rate)
     }
 
     fn foreign(&self, kind: String) -> LeverError {
@@ -111,7 +142,11 @@ impl Lever for LinkLever {
         let of_guest = place.guest().map(|guest| &guest.taps);
         let interfaces =
             of_guest.or_else(|| place.domain().map(|domain| &domain.interfaces)).map_or(&[][..], |all| all);
-        let of = |direction| interfaces.iter().map(move |name| Self { interface: name.clone(), direction });
+        let domain = place.domain().map(|domain| Run { uuid: domain.uuid.clone(), id: domain.id });
+        let domain = domain.as_ref();
+        let of = |direction| {
+            interfaces.iter().map(move |name| Self { interface: name.clone(), direction, domain: domain.cloned() })
+        };
         let both = of(Direction::Receive).chain(of(Direction::Transmit));
         both.filter(Self::exists).map(Found::alone).collect()
     }
@@ -129,12 +164,8 @@ impl Lever for LinkLever {
 
     fn read(&self) -> Result<LeverValue, LeverError> {
         let shape = self.index().and_then(|index| TrafficControl::open()?.shape(index, self.direction));
-        match shape.map_err(|source| LeverError::Read { what: self.what(), source })? {
-            Shape::Default => Ok(LeverValue::Rate(None)),
-            Shape::Ours(rate) => Ok(LeverValue::Rate(Some(rate))),
-            Shape::Empty => Err(self.foreign("ingress".to_owned())),
-            Shape::Foreign(kind) => Err(self.foreign(kind)),
-        }
+        let shape = shape.map_err(|source| LeverError::Read { what: self.what(), source })?;
+        self.value(shape, xen::still_there)
     }
 
     fn write(&self, value: LeverValue) -> Result<(), LeverError> {
@@ -145,7 +176,7 @@ impl Lever for LinkLever {
         if rate.is_none() && self.read()? == value {
             return Ok(());
         }
-        let written = self.index().and_then(|index| TrafficControl::open()?.hold(index, self.direction, *rate));
+        let written = self.hold(*rate, xen::still_there);
         written.map_err(|source| LeverError::Write { value: value.to_string(), what: self.what(), source })
     }
 }
@@ -176,7 +207,7 @@ mod tests {
     }
 
     fn lever(direction: Direction) -> AnyLever {
-        AnyLever::Link(LinkLever { interface: "gl-tap".into(), direction })
+        AnyLever::Link(LinkLever { interface: "gl-tap".into(), direction, domain: None })
     }
 
     #[test]
@@ -201,9 +232,49 @@ mod tests {
         });
     }
 
+    fn of_a_domain() -> LinkLever {
+        let domain = Some(Run { uuid: "u".to_owned(), id: 3 });
+        LinkLever { interface: "gl-tap".into(), direction: Direction::Receive, domain }
+    }
+
+    #[test]
+    fn an_interface_of_another_domain_reads_as_gone_and_gets_no_queue() {
+        let (there, gone) = (|_: &Run| Ok(()), |_: &Run| Err(io::ErrorKind::NotFound.into()));
+        let unknown = |_: &Run| Err(io::ErrorKind::TimedOut.into());
+        let lever = of_a_domain();
+        for shape in [Shape::Default, Shape::Ours(7), Shape::Empty, Shape::Foreign("fq".to_owned())] {
+            let error = lever.value(shape, gone).unwrap_err();
+            assert_eq!(error.fault(), Fault::Absent, "{error}");
+        }
+        assert_eq!(lever.value(Shape::Default, there).unwrap(), LeverValue::Rate(None));
+        assert_eq!(lever.value(Shape::Default, unknown).unwrap(), LeverValue::Rate(None));
+        assert_eq!(LinkLever { domain: None, ..lever }.value(Shape::Ours(7), gone).unwrap(), LeverValue::Rate(Some(7)));
+        in_namespace("an_interface_of_another_domain_reads_as_gone_and_gets_no_queue", || {
+            let lever = of_a_domain();
+            for kind in [io::ErrorKind::NotFound, io::ErrorKind::TimedOut] {
+                let held = lever.hold(Some(125_000), |run| {
+                    assert_eq!((run.uuid.as_str(), run.id), ("u", 3));
+                    Err(kind.into())
+                });
+                assert_eq!(held.unwrap_err().kind(), kind);
+            }
+            let shape = TrafficControl::open().unwrap().shape(lever.index().unwrap(), lever.direction).unwrap();
+            assert_eq!(shape, Shape::Default);
+        });
+    }
+
+    #[test]
+    fn the_ledger_tells_interfaces_of_two_domains_apart_and_reads_those_of_no_domain() {
+        let lever = of_a_domain();
+        let read: LinkLever = serde_json::from_str(&serde_json::to_string(&lever).unwrap()).unwrap();
+        assert_eq!(read, lever);
+        let of_none: LinkLever = serde_json::from_str(r#"{"interface":"gl-tap","direction":"receive"}"#).unwrap();
+        assert_eq!(of_none, LinkLever { domain: None, ..lever });
+    }
+
     #[test]
     fn an_interface_is_gone_only_if_the_kernel_says_so() {
-        let gone = LinkLever { interface: "no-such".into(), direction: Direction::Receive };
+        let gone = LinkLever { interface: "no-such".into(), direction: Direction::Receive, domain: None };
         assert!(!gone.exists());
         assert!(![libc::EMFILE, libc::ENOBUFS, libc::ENOMEM].map(io::Error::from_raw_os_error).iter().any(is_gone));
     }
@@ -247,7 +318,7 @@ mod tests {
                 gleaner_test_support::skipped!("{TEST}: tc cannot make a queue here, or no filters");
                 return;
             }
-            let lever = LinkLever { interface: "gl-tap".into(), direction: Direction::Transmit };
+            let lever = LinkLever { interface: "gl-tap".into(), direction: Direction::Transmit, domain: None };
             let index = lever.index().unwrap();
             let release = || TrafficControl::open().unwrap().hold(index, Direction::Transmit, None).unwrap();
             let shape = || TrafficControl::open().unwrap().shape(index, Direction::Transmit).unwrap();
@@ -278,7 +349,8 @@ mod tests {
                 assert_eq!(error.fault(), Fault::Malformed);
                 assert!(error.to_string().contains("gl-tap"), "{error}");
             }
-            let gone = AnyLever::Link(LinkLever { interface: "no-such".into(), direction: Direction::Receive });
+            let gone =
+                AnyLever::Link(LinkLever { interface: "no-such".into(), direction: Direction::Receive, domain: None });
             assert_eq!(gone.read().unwrap_err().fault(), Fault::Absent);
         });
     }
@@ -287,7 +359,8 @@ mod tests {
     fn a_ceiling_on_what_a_guest_receives_bites() {
         in_namespace("a_ceiling_on_what_a_guest_receives_bites", || {
             // Loopback stands for the tap: both its ends are here. 1 MiB/s, of which 128 KiB may go at once.
-            let lever = AnyLever::Link(LinkLever { interface: "lo".into(), direction: Direction::Receive });
+            let lever =
+                AnyLever::Link(LinkLever { interface: "lo".into(), direction: Direction::Receive, domain: None });
             if let Err(error) = lever.set(LeverValue::Rate(Some(1 << 20))) {
                 gleaner_test_support::skipped!("a_ceiling_on_what_a_guest_receives_bites: {error}");
                 return;

@@ -45,7 +45,7 @@ struct Way {
 
 impl Way {
     fn new(interface: &str, direction: Direction) -> Self {
-        let lever = AnyLever::Link(LinkLever { interface: interface.to_owned(), direction });
+        let lever = AnyLever::Link(LinkLever { interface: interface.to_owned(), direction, domain: None });
         Self { managed: Managed::new(lever, LeverValue::Rate(None)), raised: None, checked: None }
     }
 
@@ -137,7 +137,7 @@ impl Interface {
 }
 
 fn index_of(name: &str) -> io::Result<u32> {
-    LinkLever { interface: name.to_owned(), direction: Direction::Receive }.index()
+    LinkLever { interface: name.to_owned(), direction: Direction::Receive, domain: None }.index()
 }
 
 /// Whose the interfaces are.
@@ -458,8 +458,9 @@ mod tests {
         let mut interfaces = Interfaces::new(Path::new("/sys"), Whose::Guest(guest), found.clone());
         let now = Instant::now();
         assert!(interfaces.follow(now) && !interfaces.follow(now));
-        let levers = [Direction::Receive, Direction::Transmit]
-            .map(|direction| (direction, AnyLever::Link(LinkLever { interface: name.clone(), direction })));
+        let levers = [Direction::Receive, Direction::Transmit].map(|direction| {
+            (direction, AnyLever::Link(LinkLever { interface: name.clone(), direction, domain: None }))
+        });
         let ceiling = Directions { sent: 2_000_000, received: 1_000_000 };
         interfaces.set(ceiling, now).unwrap();
         for (_, lever) in &levers {
@@ -505,7 +506,11 @@ mod tests {
                 GuestNetwork::of(&crate::roots::Roots::default(), i32::try_from(std::process::id()).unwrap()).unwrap();
             let found = FoundLevers::default();
             let mut interfaces = Interfaces::new(Path::new("/sys"), Whose::Guest(guest), found.clone());
-            let lever = AnyLever::Link(LinkLever { interface: "gl-left".to_owned(), direction: Direction::Receive });
+            let lever = AnyLever::Link(LinkLever {
+                interface: "gl-left".to_owned(),
+                direction: Direction::Receive,
+                domain: None,
+            });
             let (now, ceiling) = (Instant::now(), Directions { sent: 1_000_000, received: 1_000_000 });
             let hold = |interfaces: &mut Interfaces| {
                 assert!(interfaces.take(vec!["gl-left".to_owned()], |_| true));

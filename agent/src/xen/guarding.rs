@@ -64,7 +64,8 @@ impl CpuPlacing {
 }
 
 /// A domain from one start to its end: started anew it has another number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Run {
     pub(crate) uuid: String,
     pub(crate) id: u32,
@@ -242,11 +243,22 @@ pub(crate) fn watched() -> Vec<Run> {
 /// A domain is there now, under its UUID and number: another one may have the number of one that has ended. False also while that cannot
 /// be asked, so that nothing is set then on what may be another's; whoever asks does so again.
 pub(crate) fn is_there(run: &Run) -> bool {
-    is_in(run, &state(&run.uuid))
+    still_there(run).is_ok()
 }
 
-fn is_in(run: &Run, state: &io::Result<DomainState>) -> bool {
-    state.as_ref().is_ok_and(|state| state.id == run.id)
+/// The same, with why not.
+///
+/// # Errors
+/// `NotFound` where it has ended, or was started anew. Any other error says nothing of the domain.
+pub(crate) fn still_there(run: &Run) -> io::Result<()> {
+    is_in(run, state(&run.uuid))
+}
+
+fn is_in(run: &Run, state: io::Result<DomainState>) -> io::Result<()> {
+    if state?.id == run.id {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, "the domain has another number now"))
 }
 
 /// From now on no look is asked for, because the volunteer could not be held, or it is again. Without looks the helper pauses
@@ -400,10 +412,11 @@ mod tests {
         let told = r#"{"state":{"id":3,"vcpus":1,"cpu_ns":1,"paused":true,"cap_percent":0,"weight":1,"memory_most_bytes":4096,"lapses":0}}"#;
         let Answer::State(state) = parse(told) else { panic!() };
         let run = Run { uuid: "u".to_owned(), id: 3 };
-        assert!(is_in(&run, &Ok(state)));
-        assert!(!is_in(&run, &Ok(DomainState { id: 4, ..state })), "started anew");
+        is_in(&run, Ok(state)).unwrap();
+        let started_anew = is_in(&run, Ok(DomainState { id: 4, ..state })).unwrap_err();
+        assert_eq!(started_anew.kind(), io::ErrorKind::NotFound);
         for kind in [io::ErrorKind::NotFound, io::ErrorKind::TimedOut] {
-            assert!(!is_in(&run, &Err(kind.into())), "{kind}");
+            assert_eq!(is_in(&run, Err(kind.into())).unwrap_err().kind(), kind);
         }
     }
 

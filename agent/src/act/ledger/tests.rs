@@ -364,7 +364,7 @@ fn golden() -> Contents {
     let domain = |kind| AnyLever::Domain(DomainLever { uuid: "5f6c".into(), id: None, kind });
     let owner = crate::facts::ProcessId { pid: 77, start_ticks: 4_711 };
     let monitor = |kind| AnyLever::Monitor(MonitorLever { socket: "/run/vm.sock".into(), owner, kind });
-    let link = |direction| AnyLever::Link(LinkLever { interface: "tap0".into(), direction });
+    let link = |direction| AnyLever::Link(LinkLever { interface: "tap0".into(), direction, domain: None });
     let throttle = Throttle { read_bytes: Some(1), write_operations: Some(2), ..Throttle::default() };
     let quota = |quota_us| LeverValue::Quota { quota_us, period_us: 100_000 };
     let disk = DeviceNumber { major: 8, minor: 16 };

@@ -61,7 +61,11 @@ mod tests {
     fn a_lever_may_be_set_once_the_ledger_has_it_and_while_it_is_there() {
         let record = |name: &str| Record {
             target: Target::Volunteer,
-            lever: AnyLever::Link(LinkLever { interface: name.to_owned(), direction: Direction::Receive }),
+            lever: AnyLever::Link(LinkLever {
+                interface: name.to_owned(),
+                direction: Direction::Receive,
+                domain: None,
+            }),
             original: LeverValue::Rate(None),
             ours: Vec::new(),
         };

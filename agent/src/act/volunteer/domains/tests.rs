@@ -211,7 +211,9 @@ fn what_is_set_on_a_domain_that_lives_stays_recorded_although_nobody_finds_it_no
     let memory = record(of(DomainKind::Memory), LeverValue::Memory(Some(96 << 20)), &[]);
     let most = AnyLever::DomainMost(DomainMostLever { uuid: "u".to_owned(), id: 3 });
     let affinity = AnyLever::Affinity(AffinityLever { uuid: "u".to_owned(), id: 3 });
-    let queue = |name: &str| AnyLever::Link(LinkLever { interface: name.to_owned(), direction: Direction::Receive });
+    let queue = |name: &str| {
+        AnyLever::Link(LinkLever { interface: name.to_owned(), direction: Direction::Receive, domain: None })
+    };
     let left = [memory.lever.clone(), most, affinity, queue("vif3.0")];
 
     // An earlier agent left it: the threads that keep the bounds find it later than the domain is taken.
@@ -243,7 +245,8 @@ fn what_is_set_on_a_domain_that_lives_stays_recorded_although_nobody_finds_it_no
 #[test]
 fn another_domain_that_has_the_number_of_one_that_ended_inherits_nothing_of_it() {
     let of = |uuid: &str, kind| AnyLever::Domain(DomainLever { uuid: uuid.to_owned(), id: Some(3), kind });
-    let queue = AnyLever::Link(LinkLever { interface: "vif3.0".to_owned(), direction: Direction::Receive });
+    let queue =
+        AnyLever::Link(LinkLever { interface: "vif3.0".to_owned(), direction: Direction::Receive, domain: None });
     let mut volunteer = found(&[]);
     member(&mut volunteer).see(&state(3, false), false).unwrap();
     let before = volunteer.records();
