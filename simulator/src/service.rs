@@ -5,9 +5,13 @@
 //! interval to the next it relaxes within one cycle of a client. `docs/services.md` has the model, its calibration and
 //! what it leaves out.
 
+mod disturbance;
+
 use gleaner_types::units::Fraction;
 use serde::{Deserialize, Serialize};
 
+use self::disturbance::Pauses;
+pub use self::disturbance::{Disturbance, HostUse};
 use crate::random::Random;
 
 /// Phases of an interval that differ in what a request needs. Chosen.
@@ -81,6 +85,8 @@ pub struct ServiceSpec {
     pub mix_variation: f64,
     /// Noise.
     pub noise: Noise,
+    /// What disturbs it beside noise.
+    pub disturbance: Disturbance,
 }
 
 /// The load.
@@ -130,6 +136,31 @@ pub struct Interval {
     pub tiers: Vec<TierInterval>,
 }
 
+impl Interval {
+    /// This one, which was a part of an interval, and what came after it, as one interval: means, in which requests count.
+    fn then(&self, after: &Self, part: f64) -> Self {
+        let (of_self, of_after) = (part * self.throughput, (1.0 - part) * after.throughput);
+        let response_ms = match (self.response_ms, after.response_ms) {
+            (Some(own_ms), Some(after_ms)) => Some((own_ms * of_self + after_ms * of_after) / (of_self + of_after)),
+            (own_ms, after_ms) => after_ms.or(own_ms),
+        };
+        let tier = |(own, after): (&TierInterval, &TierInterval)| {
+            let mean = |of: fn(&TierInterval) -> Fraction| {
+                Fraction::clamped(part * of(own).value() + (1.0 - part) * of(after).value())
+            };
+            TierInterval {
+                cpu: mean(|tier| tier.cpu),
+                memory: mean(|tier| tier.memory),
+                disk: mean(|tier| tier.disk),
+                llc_miss_rate: mean(|tier| tier.llc_miss_rate),
+                iowait: mean(|tier| tier.iowait),
+            }
+        };
+        let tiers = self.tiers.iter().zip(&after.tiers).map(tier).collect();
+        Self { response_ms, throughput: of_self + of_after, tiers }
+    }
+}
+
 /// A service in operation.
 #[derive(Debug, Clone)]
 pub struct Service {
@@ -138,6 +169,9 @@ pub struct Service {
     phases: [f64; PHASES],
     speed: Random,
     response: Random,
+    pauses: Pauses,
+    /// Shares of the tiers at the end of the last interval; none before the first.
+    in_force: Option<Vec<Shares>>,
     /// Deviation of the speed from 1, in standard deviations.
     drift: f64,
     /// Response time at the end of the last interval, in seconds.
@@ -162,6 +196,13 @@ impl<'s> Loaded<'s> {
             memory_mb: share(shares.memory) * tier.host.memory_mb,
             disk_mb_s: share(shares.disk) * tier.host.disk_mb_s,
         }
+    }
+
+    /// Slower by what neighbours use of the host.
+    fn beside(mut self, neighbours: HostUse, disturbance: &Disturbance) -> Self {
+        self.cores /= 1.0 + disturbance.cpu_neighbours.max(0.0) * neighbours.cpu.value();
+        self.disk_mb_s /= 1.0 + disturbance.disk_neighbours.max(0.0) * neighbours.disk.value();
+        self
     }
 
     /// Memory that is in use over the memory that there is.
@@ -261,6 +302,20 @@ struct Means {
     in_flight: f64,
 }
 
+/// What all parts of an interval have in common.
+struct Conditions<'n> {
+    clients: f64,
+    think_s: f64,
+    /// The hosts' speed.
+    speed: f64,
+    /// Error of the measured response time, as a factor.
+    measured: f64,
+    /// How much longer a response takes because of a pause.
+    slowdown: f64,
+    /// What others use of the host of each tier.
+    neighbours: &'n [HostUse],
+}
+
 /// A host of chapter 3: 24 logical CPUs, 32 GB.
 const LARGE_HOST: HostSpec = HostSpec { cores: 24.0, memory_mb: 32_768.0, disk_mb_s: 100.0 };
 /// A host of chapter 4: 8 cores, 8 GB of which the control domain has 4.
@@ -304,6 +359,7 @@ impl ServiceSpec {
             interval_s: 30.0,
             mix_variation: 0.7,
             noise: NOISE,
+            disturbance: Disturbance::NONE,
         }
     }
 
@@ -327,6 +383,7 @@ impl ServiceSpec {
             interval_s: 30.0,
             mix_variation: 0.4,
             noise: NOISE,
+            disturbance: Disturbance::NONE,
         }
     }
 
@@ -343,7 +400,15 @@ impl ServiceSpec {
             read_mb: 1.7,
             write_mb: 0.1,
         };
-        Self { name: "tpcc", tiers: vec![database], think_s: 1.0, interval_s: 30.0, mix_variation: 0.4, noise: NOISE }
+        Self {
+            name: "tpcc",
+            tiers: vec![database],
+            think_s: 1.0,
+            interval_s: 30.0,
+            mix_variation: 0.4,
+            noise: NOISE,
+            disturbance: Disturbance::NONE,
+        }
     }
 }
 
@@ -369,7 +434,16 @@ impl Service {
     pub fn new(spec: ServiceSpec, seed: u64) -> Self {
         let mut speed = Random::part(seed, 1);
         let drift = speed.normal();
-        Self { phases: phases(spec.mix_variation), speed, response: Random::part(seed, 2), drift, last_s: None, spec }
+        Self {
+            phases: phases(spec.mix_variation),
+            speed,
+            response: Random::part(seed, 2),
+            pauses: Pauses::new(Random::part(seed, 3)),
+            in_force: None,
+            drift,
+            last_s: None,
+            spec,
+        }
     }
 
     /// Its description.
@@ -378,14 +452,27 @@ impl Service {
         &self.spec
     }
 
-    /// Serves one interval. `shares` are the tiers', in order; a tier without any gets almost nothing. `speed` is the hosts'
-    /// recorded speed in this interval, against 1; without it the speed wanders by itself.
+    /// Serves one interval of a service without neighbours. `shares` are the tiers', in order; a tier without any gets almost
+    /// nothing. `speed` is the hosts' recorded speed in this interval, against 1; without it the speed wanders by itself.
     pub fn step(&mut self, load: Load, shares: &[Shares], speed: Option<f64>) -> Interval {
+        self.step_beside(load, shares, &[], speed)
+    }
+
+    /// The same beside others: `neighbours` is what they use of the host of each tier, in order.
+    pub fn step_beside(
+        &mut self,
+        load: Load,
+        shares: &[Shares],
+        neighbours: &[HostUse],
+        speed: Option<f64>,
+    ) -> Interval {
         let Noise { speed_variation, speed_correlation, response_variation } = self.spec.noise;
         // Drawn whether they are needed or not, so that runs with equal seeds stay comparable.
         let correlation = speed_correlation.clamp(0.0, 1.0);
         self.drift = correlation * self.drift + (1.0 - correlation * correlation).sqrt() * self.speed.normal();
         let measured = self.response.around_one(response_variation);
+        let interval_s = self.spec.interval_s;
+        let slowdown = self.pauses.slowdown(&self.spec.disturbance, interval_s);
         let speed = speed.unwrap_or(1.0 + speed_variation * self.drift).max(0.1);
 
         let (clients, think_s) = match load {
@@ -393,10 +480,33 @@ impl Service {
             Load::Rate(rate) => (rate * OPEN_THINK_S, OPEN_THINK_S),
         };
         let clients = if clients.is_finite() { clients.clamp(0.0, MOST_CLIENTS) } else { 0.0 };
+        let conditions = Conditions { clients, think_s, speed, measured, slowdown, neighbours };
+        let before = self.in_force.replace(shares.to_vec()).filter(|before| before != shares);
+        let dead_s = self.spec.disturbance.dead_s(interval_s);
+        match before.filter(|_| dead_s > 0.0) {
+            None => self.serve(&conditions, shares, interval_s),
+            Some(before) => {
+                let late = self.serve(&conditions, &before, dead_s);
+                let rest = self.serve(&conditions, shares, interval_s - dead_s);
+                late.then(&rest, dead_s / interval_s)
+            }
+        }
+    }
+
+    /// Shares of the tiers that the next interval begins with, where their dead time has gone by already.
+    pub fn put_in_force(&mut self, shares: &[Shares]) {
+        self.in_force = Some(shares.to_vec());
+    }
+
+    /// Serves a part of an interval, or all of it.
+    fn serve(&mut self, conditions: &Conditions<'_>, shares: &[Shares], for_s: f64) -> Interval {
+        let Conditions { clients, think_s, speed, measured, slowdown, neighbours } = *conditions;
         let nothing = Shares { cpu: Fraction::ZERO, memory: Fraction::ZERO, disk: Fraction::ZERO };
         let shares = shares.iter().copied().chain(std::iter::repeat(nothing));
-        let tiers: Vec<Loaded<'_>> =
-            self.spec.tiers.iter().zip(shares).map(|(tier, shares)| Loaded::new(tier, shares, speed)).collect();
+        let neighbours = neighbours.iter().copied().chain(std::iter::repeat(HostUse::default()));
+        let loaded =
+            |((tier, shares), neighbours)| Loaded::new(tier, shares, speed).beside(neighbours, &self.spec.disturbance);
+        let tiers: Vec<Loaded<'_>> = self.spec.tiers.iter().zip(shares).zip(neighbours).map(loaded).collect();
 
         // Means over the phases, which last equally long.
         let (mut throughput, mut in_flight) = (0.0, 0.0);
@@ -430,10 +540,10 @@ impl Service {
         let before_s = self.last_s.unwrap_or(steady_s);
         // Earlier queues are worked off within one cycle of a client.
         let round_s = think_s + steady_s.max(before_s);
-        let rounds = self.spec.interval_s / round_s;
+        let rounds = for_s / round_s;
         let left = (-rounds).exp();
         self.last_s = Some(steady_s + (before_s - steady_s) * left);
-        let mean_s = steady_s + (before_s - steady_s) * (1.0 - left) / rounds;
+        let mean_s = (steady_s + (before_s - steady_s) * (1.0 - left) / rounds) * (1.0 + slowdown);
         let throughput = clients / (think_s + mean_s);
         Interval { response_ms: Some(mean_s * measured * 1_000.0), throughput, tiers }
     }
