@@ -16,7 +16,7 @@ mod surge;
 use std::path::{Path, PathBuf};
 
 use self::accuracy::model_figures;
-use self::fair::fair_figures;
+use self::fair::{Fair, fair_figures};
 use self::figures::{Drawn, detail, figure, over};
 pub use self::rivals::{Tried, tuning};
 use self::runs::{
@@ -26,7 +26,7 @@ use self::runs::{
 use self::sensitivity::sensitivity;
 use self::surge::surge_figures;
 use crate::{ReproduceError, Reproduction, Series};
-use gleaner_simulator::service::ServiceSpec;
+use gleaner_simulator::service::{Disturbance, ServiceSpec};
 use gleaner_simulator::traces::services::{bias_cloud, worldcup98};
 
 /// Most intervals of a recorded load, and most runs of it.
@@ -44,6 +44,8 @@ pub struct Options {
     pub tuning_runs: u64,
     /// Seeds from 1 on, on which it is shown what each constant of the model does; with 0 it is not.
     pub sensitivity_runs: u64,
+    /// Services have noise alone, and nothing else disturbs them.
+    pub calm: bool,
     /// Folder of recorded traces.
     pub traces: Option<PathBuf>,
 }
@@ -51,7 +53,13 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         // Seeds that nothing was tuned on; docs/services.md says which were used for what.
-        Self { seed: 80_001, runs: 60, tuning_runs: 5, sensitivity_runs: 0, traces: None }
+        Self { seed: 80_001, runs: 60, tuning_runs: 5, sensitivity_runs: 0, calm: false, traces: None }
+    }
+}
+
+impl Options {
+    fn disturbance(&self) -> Disturbance {
+        if self.calm { Disturbance::NONE } else { Disturbance::RECORDED }
     }
 }
 
@@ -77,29 +85,32 @@ pub fn reproduce(
         let runs = Method::ALL.into_iter().map(&mut with).collect();
         Experiment { name, hosted, runs }
     };
-    let constant = experiment("constant load", enough(constant_clients()));
-    let changing = experiment("changing load", enough(changing_clients()));
-    let contended = experiment("contention", contended());
+    let disturbance = options.disturbance();
+    let constant = experiment("constant load", enough(disturbance, constant_clients()));
+    let changing = experiment("changing load", enough(disturbance, changing_clients()));
+    let contended = experiment("contention", contended(disturbance));
     let mut out = Reproduction::default();
     progress("accuracy of the models", 0, 1);
-    model_figures(&mut out, &seeds);
+    model_figures(&mut out, disturbance, &seeds);
     stability_figures(&mut out, &constant, &changing);
     contention_figure(&mut out, &contended);
     progress("surges", 0, 1);
-    surge_figures(&mut out, &seeds);
-    fair_figures(&mut out, [&constant, &changing, &contended], &seeds, options.tuning_runs, progress);
+    surge_figures(&mut out, disturbance, &seeds);
+    let fair = Fair { disturbance, seeds: &seeds, tuning_runs: options.tuning_runs };
+    fair_figures(&mut out, [&constant, &changing, &contended], &fair, progress);
     for experiment in [&constant, &changing, &contended] {
         details(&mut out, experiment);
     }
     if options.sensitivity_runs > 0 {
         let constants = |at, all| progress("constants of the model", at, all);
-        sensitivity(&mut out, options.sensitivity_runs, &constants);
+        sensitivity(&mut out, disturbance, options.sensitivity_runs, &constants);
     }
     plots(&mut out, &constant, &changing, &contended);
     match &options.traces {
         Some(folder) => recorded(&mut out, folder, options, progress)?,
         None => out.skipped.push("recorded loads: no folder of traces is named".into()),
     }
+    out.figures.iter_mut().for_each(|figure| figure.calm = Some(options.calm));
     Ok(out)
 }
 
@@ -339,7 +350,7 @@ fn recorded(
     let all = loads.len();
     for (index, (name, clients)) in loads.into_iter().enumerate() {
         progress("recorded loads", index, all);
-        let hosted = enough(clients);
+        let hosted = enough(options.disturbance(), clients);
         for method in Method::ALL {
             let seeds = (0..options.runs.clamp(1, RECORDED_RUNS)).map(|number| options.seed.wrapping_add(number));
             let runs: Vec<Course> = seeds.filter_map(|seed| run(method, &hosted, seed).into_iter().next()).collect();
@@ -366,7 +377,11 @@ mod tests {
     #[test]
     fn what_the_dissertation_found() {
         // Of two runs the ratios to fixed shares are chance.
-        let options = Options { seed: 301, runs: 4, tuning_runs: 1, ..Options::default() };
+        let options = Options { seed: 301, runs: 4, tuning_runs: 1, calm: true, ..Options::default() };
+        assert_eq!(
+            [options.disturbance(), Options::default().disturbance()],
+            [Disturbance::NONE, Disturbance::RECORDED]
+        );
         let found = reproduce(&options, &|_, _, _| {}).unwrap();
         let ids: Vec<&str> = found.figures.iter().map(|figure| figure.id).collect();
         let wanted = [
@@ -391,6 +406,7 @@ mod tests {
             figure.ours.is_some() && figure.median.is_some() && figure.interval.is_some_and(|[low, high]| low <= high)
         };
         assert!(found.figures.iter().all(is_measured), "{:?}", found.figures);
+        assert!(found.figures.iter().all(|figure| figure.calm == Some(true)), "{:?}", found.figures);
         let missed =
             ["bconf.stability_gain_static", "bconf.stability_gain_dynamic", "bconf.disk_saving", "bconf.surge_later"];
         assert!(

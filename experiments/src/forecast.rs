@@ -189,7 +189,18 @@ fn default_name() -> String {
 fn figures(rows: &[Row], out: &mut Vec<Figure>) {
     let ours: Vec<&Row> = rows.iter().filter(|row| row.margin.is_none()).collect();
     let mut figure = |id, ours: f64, unit, target: String, holds, note| {
-        out.push(Figure { id, paper: None, ours: Some(ours), unit, target, holds, note, median: None, interval: None });
+        out.push(Figure {
+            id,
+            paper: None,
+            ours: Some(ours),
+            unit,
+            target,
+            holds,
+            note,
+            median: None,
+            interval: None,
+            calm: None,
+        });
     };
     let cell = |row: &Row| format!("{}, {} min", row.set, row.minutes);
     for (risk, id) in [(1, "forecast.broken_p95_1pct"), (5, "forecast.broken_p95_5pct")] {
@@ -227,6 +238,7 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
                 holds: false,
                 note: "not measured: the target is about recorded traces".into(),
                 median: None,
+                calm: None,
                 interval: None,
             };
             out.push(id);
@@ -249,11 +261,23 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
             holds: least >= 0.0,
             note,
             median: None,
+            calm: None,
             interval: None,
         });
     }
     let mut figure = |id, ours: f64, unit, target: String, holds, note| {
-        out.push(Figure { id, paper: None, ours: Some(ours), unit, target, holds, note, median: None, interval: None });
+        out.push(Figure {
+            id,
+            paper: None,
+            ours: Some(ours),
+            unit,
+            target,
+            holds,
+            note,
+            median: None,
+            interval: None,
+            calm: None,
+        });
     };
     let at = ours.iter().filter(|row| row.risk == 1);
     if let Some(worst) = at.max_by(|a, b| a.outcome.first_hours_broken.total_cmp(&b.outcome.first_hours_broken)) {

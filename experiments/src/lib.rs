@@ -37,6 +37,9 @@ pub struct Figure {
     /// 95 % confidence interval of `ours` over the runs, for experiments that say one ([`interval`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
+    /// Whether its services had noise alone, for experiments that can also disturb them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calm: Option<bool>,
     /// Unit of both.
     pub unit: &'static str,
     /// What we hold ourselves to, in words.

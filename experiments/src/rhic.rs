@@ -398,6 +398,7 @@ impl Report<'_> {
             holds,
             note: note.into(),
             median: None,
+            calm: None,
             interval: None,
         });
     }

@@ -283,6 +283,7 @@ fn figure(
         holds: holds && ours.is_some(),
         note,
         median: None,
+        calm: None,
         interval: None,
     }
 }

@@ -9,7 +9,7 @@ use super::figures::{detail, figure, over};
 use super::runs::{Placed, TPCC_CLIENTS, TPCC_TARGET_MS, TPCW_CLIENTS, TPCW_TARGET_MS, given, mean};
 use crate::Reproduction;
 use gleaner_simulator::random::Random;
-use gleaner_simulator::service::{Load, Service, ServiceSpec};
+use gleaner_simulator::service::{Disturbance, Load, Service, ServiceSpec};
 
 /// Intervals of an identification run, of which the first are for training alone.
 const IDENTIFICATION: usize = 240;
@@ -109,9 +109,10 @@ const TPCW_TIERS: [Placed; 2] =
     [Placed { host: 1, cpu: 0.25, disk: 0.05, memory: 0.25 }, Placed { host: 0, cpu: 0.8, disk: 0.16, memory: 0.25 }];
 
 /// Error of LCMR(1,1) on TPC-W with a model that is made of these constants, in percent, as a mean over the seeds.
-pub(super) fn gray_mape(constants: Constants, seeds: &[u64]) -> f64 {
+pub(super) fn gray_mape(constants: Constants, disturbance: Disturbance, seeds: &[u64]) -> f64 {
+    let spec = ServiceSpec { disturbance, ..ServiceSpec::tpcw() };
     mean(seeds.iter().map(|seed| {
-        let samples = identification(&ServiceSpec::tpcw(), TPCW_TARGET_MS, TPCW_CLIENTS, &TPCW_TIERS, *seed);
+        let samples = identification(&spec, TPCW_TARGET_MS, TPCW_CLIENTS, &TPCW_TIERS, *seed);
         accuracy(&predictions(Kind::Gray, 1, constants, &samples)).mape
     }))
 }
@@ -121,11 +122,12 @@ fn means(each: &[Accuracy]) -> Accuracy {
     Accuracy { mape: mean(each.iter().map(|own| own.mape)), r_squared: mean(each.iter().map(|own| own.r_squared)) }
 }
 
-pub(super) fn model_figures(out: &mut Reproduction, seeds: &[u64]) {
+pub(super) fn model_figures(out: &mut Reproduction, disturbance: Disturbance, seeds: &[u64]) {
     // Shares that meet the target.
     let tpcc_tier = Placed { host: 0, cpu: 0.07, disk: 0.6, memory: 0.5 };
-    let tpcw = accuracies(&ServiceSpec::tpcw(), TPCW_TARGET_MS, TPCW_CLIENTS, &TPCW_TIERS, seeds);
-    let tpcc = accuracies(&ServiceSpec::tpcc(), TPCC_TARGET_MS, TPCC_CLIENTS, &[tpcc_tier], seeds);
+    let [tpcw, tpcc] = [ServiceSpec::tpcw(), ServiceSpec::tpcc()].map(|spec| ServiceSpec { disturbance, ..spec });
+    let tpcw = accuracies(&tpcw, TPCW_TARGET_MS, TPCW_CLIENTS, &TPCW_TIERS, seeds);
+    let tpcc = accuracies(&tpcc, TPCC_TARGET_MS, TPCC_CLIENTS, &[tpcc_tier], seeds);
     for (service, all) in [("tpcw", &tpcw), ("tpcc", &tpcc)] {
         for ((name, ..), found) in MODELS.iter().zip(all).map(|(model, each)| (model, means(each))) {
             detail(out, "model accuracy", format!("{service}, {name}"), "MAPE", found.mape, "%");

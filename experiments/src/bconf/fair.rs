@@ -5,12 +5,15 @@
 use gleaner_planner::balance::Share;
 use gleaner_planner::balance::application::{Observation, Request};
 use gleaner_planner::policy::Policy;
-use gleaner_simulator::service::{Load, Noise, Service};
-use gleaner_types::units::CoreShare;
+use gleaner_simulator::service::{Disturbance, HostUse, Load, Noise, Service};
+use gleaner_types::units::{CoreShare, Fraction};
 
 use super::figures::{Drawn, detail, figure, median, over};
 use super::rivals::{Rival, best};
-use super::runs::{Control, Course, Experiment, FOUND, Hosted, INTERVALS, Method, SETTLED, given, mean, run_with};
+use super::runs::{
+    Control, Course, Experiment, FOUND, Hosted, INTERVALS, Method, SETTLED, TierCourse, given, mean, neighbours,
+    run_with,
+};
 use super::surge::in_parts;
 use crate::Reproduction;
 
@@ -46,18 +49,20 @@ fn held(course: &Course, from: usize) -> Vec<f64> {
     (0..tiers).flat_map(of).collect()
 }
 
-/// Response over the target with these shares, without noise.
-fn response(hosted: &Hosted, clients: f64, shares: &[f64]) -> f64 {
+/// Response over the target with these shares beside these neighbours, without noise and pauses.
+fn response(hosted: &Hosted, clients: f64, beside: &[HostUse], shares: &[f64]) -> f64 {
     let mut spec = hosted.spec.clone();
     spec.noise = Noise { speed_variation: 0.0, speed_correlation: 0.0, response_variation: 0.0 };
+    spec.disturbance.pause_part = 0.0;
     let shares: Vec<Share> = shares.iter().map(|share| Share::clamped(*share)).collect();
-    let seen = Service::new(spec, 1).step(Load::Clients(clients), &given(&hosted.tiers, &shares), None);
+    let given = given(&hosted.tiers, &shares);
+    let seen = Service::new(spec, 1).step_beside(Load::Clients(clients), &given, beside, None);
     seen.response_ms.map_or(f64::INFINITY, |response_ms| response_ms / hosted.target_ms)
 }
 
 /// The shares of the least sum that meet the target without noise: from `begin`, one share is made smaller and another as much
 /// larger as the target needs, as long as that saves something.
-fn cheapest(hosted: &Hosted, clients: f64, begin: &[f64]) -> Vec<f64> {
+fn cheapest(hosted: &Hosted, clients: f64, beside: &[HostUse], begin: &[f64]) -> Vec<f64> {
     const LEAST: f64 = 0.01;
     const HALVINGS: u32 = 30;
     // The least that one share may be with the others as they are.
@@ -66,7 +71,7 @@ fn cheapest(hosted: &Hosted, clients: f64, begin: &[f64]) -> Vec<f64> {
         let with = |value: f64| {
             let mut shares = shares.to_vec();
             shares[index] = value;
-            response(hosted, clients, &shares)
+            response(hosted, clients, beside, &shares)
         };
         (with(high) <= 1.0).then(|| {
             for _ in 0..HALVINGS {
@@ -82,7 +87,7 @@ fn cheapest(hosted: &Hosted, clients: f64, begin: &[f64]) -> Vec<f64> {
     let (mut low, mut high) = (0.1, 10.0);
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
-        if response(hosted, clients, &scaled(middle)) <= 1.0 { high = middle } else { low = middle }
+        if response(hosted, clients, beside, &scaled(middle)) <= 1.0 { high = middle } else { low = middle }
     }
     best.clone_from(&scaled(high));
     let mut step = 0.3;
@@ -106,16 +111,26 @@ fn cheapest(hosted: &Hosted, clients: f64, begin: &[f64]) -> Vec<f64> {
     best
 }
 
+/// What the comparisons are made with.
+pub(super) struct Fair<'s> {
+    /// What disturbs the services.
+    pub(super) disturbance: Disturbance,
+    /// Seeds of the experiments' runs.
+    pub(super) seeds: &'s [u64],
+    /// Seeds from 1 on, on which the settings of the other controllers are chosen.
+    pub(super) tuning_runs: u64,
+}
+
 pub(super) fn fair_figures(
     out: &mut Reproduction,
     [constant, changing, contended]: [&Experiment; 3],
-    seeds: &[u64],
-    tuning_runs: u64,
+    fair: &Fair<'_>,
     progress: &(dyn Fn(&str, usize, usize) + Sync),
 ) {
+    let Fair { disturbance, seeds, tuning_runs } = *fair;
     over_fixed(out, constant, seeds);
     over_cheapest(out, constant);
-    let rivals = best(out, tuning_runs, &|at, all| progress("settings of others", at, all));
+    let rivals = best(out, disturbance, tuning_runs, &|at, all| progress("settings of others", at, all));
     progress("other controllers", 0, rivals.len());
     let own = [constant, changing].map(|experiment| Own::of(&experiment.hosted, seeds));
     let mut ratios = Vec::new();
@@ -207,17 +222,34 @@ fn over_fixed(out: &mut Reproduction, constant: &Experiment, seeds: &[u64]) {
     out.figures.push(figure("bconf.static_floor_ratio", None, ours, "times", target, note));
 }
 
+/// What the tiers of an application use of their hosts with BConf from the middle on.
+fn used_on_average(experiment: &Experiment, hosted: &Hosted) -> Vec<HostUse> {
+    let of = |tier: usize, value: fn(&TierCourse) -> f64| {
+        let courses = experiment.courses(Method::BConf, hosted.name);
+        let tiers = courses.flat_map(|course| course.tiers.iter().skip(INTERVALS / 2));
+        Fraction::clamped(mean(tiers.map(|tiers| value(&tiers[tier]))))
+    };
+    let own = |tier| HostUse {
+        cpu: of(tier, |tier| tier.cpu * tier.cpu_used),
+        disk: of(tier, |tier| tier.disk * tier.disk_used),
+    };
+    (0..hosted.tiers.len()).map(own).collect()
+}
+
 fn over_cheapest(out: &mut Reproduction, constant: &Experiment) {
     // Of each tenant, of each run.
     let (mut ratios, mut notes) = (Vec::new(), Vec::new());
-    for hosted in &constant.hosted {
+    // What all use on average, by which they disturb each other.
+    let used: Vec<Vec<HostUse>> = constant.hosted.iter().map(|hosted| used_on_average(constant, hosted)).collect();
+    for (application, hosted) in constant.hosted.iter().enumerate() {
         // From the middle on, so that what it began with does not count.
         let all_held = |course: &Course| held(course, INTERVALS / 2).iter().sum::<f64>();
         let own = constant.by_run(Method::BConf, hosted.name, all_held);
         let other = median(constant.by_run(Method::AutoControl, hosted.name, all_held));
         let begin: Vec<f64> = hosted.first_shares().iter().map(|share| share.part()).collect();
         let clients = hosted.clients.first().copied().unwrap_or(0.0);
-        let cheapest = cheapest(hosted, clients, &begin);
+        let beside = neighbours(&constant.hosted, &used, application);
+        let cheapest = cheapest(hosted, clients, &beside, &begin);
         let sum: f64 = cheapest.iter().sum();
         let by_run: Vec<f64> = own.iter().map(|own| own / sum).collect();
         let listed = cheapest.iter().map(|share| format!("{:.0}", share * 100.0)).collect::<Vec<_>>().join(" ");
@@ -234,7 +266,7 @@ fn over_cheapest(out: &mut Reproduction, constant: &Experiment) {
     let worst = over(runs, |drawn| ratios.iter().map(|by_run| drawn.median(by_run)).fold(0.0, f64::max));
     let note = format!(
         "sum of the shares of CPU and disk held from interval {} on, over that of the cheapest fixed shares that meet the target \
-         without noise, the most of: {}",
+         without noise and pauses, the most of: {}",
         INTERVALS / 2,
         notes.join(", ")
     );

@@ -74,6 +74,7 @@ pub(super) fn figure(
         ours,
         median: number(over.median),
         interval: over.interval,
+        calm: None,
         unit,
         target: target.to_owned(),
         holds: holds && ours.is_some(),

@@ -3,6 +3,7 @@
 
 use gleaner_planner::policy::Policy;
 use gleaner_planner::single_resource::{SingleResource, Stfc};
+use gleaner_simulator::service::Disturbance;
 
 use super::figures::{detail, median};
 use super::runs::{Control, Course, FOUND, Hosted, Method, changing_clients, constant_clients, enough};
@@ -41,7 +42,7 @@ pub(super) enum Rival {
 
 impl Rival {
     /// AutoControl with its settings of the least R(e) of TPC-W with constant and with changing load on seeds 1 to 5, of the 48 that
-    /// `cargo run --release -p gleaner-experiments --example tuning 5` tries: too many for every run.
+    /// `cargo run --release -p gleaner-experiments --example tuning 5 calm` tries: too many for every run.
     const AUTO_CONTROL: [Self; 2] = [
         Self::AutoControl(autocontrol::Settings { stability: 8.0, forgetting: 0.995, order: 1 }),
         Self::AutoControl(autocontrol::Settings { stability: 1.0, forgetting: 0.9, order: 2 }),
@@ -94,8 +95,8 @@ fn deviations(rival: Rival, scenarios: &[Vec<Hosted>; 2], seeds: u64) -> [f64; 2
         .map(|hosted| median((1..=seeds.max(1)).map(|seed| rival.run(hosted, seed).deviation_from(FOUND)).collect()))
 }
 
-fn scenarios() -> [Vec<Hosted>; 2] {
-    [enough(constant_clients()), enough(changing_clients())]
+fn scenarios(disturbance: Disturbance) -> [Vec<Hosted>; 2] {
+    [constant_clients(), changing_clients()].map(|clients| enough(disturbance, clients))
 }
 
 /// A setting of another controller, and what becomes of TPC-W with it.
@@ -107,10 +108,10 @@ pub struct Tried {
     pub deviations: [f64; 2],
 }
 
-/// Tries settings of the other controllers on seeds from 1 on, which no figure is reported of. `progress` is told how many are
-/// done.
+/// Tries settings of the other controllers on seeds from 1 on, which no figure is reported of, with services that this disturbs.
+/// `progress` is told how many are done.
 #[must_use]
-pub fn tuning(seeds: u64, progress: &dyn Fn(usize, usize)) -> Vec<Tried> {
+pub fn tuning(disturbance: Disturbance, seeds: u64, progress: &dyn Fn(usize, usize)) -> Vec<Tried> {
     let mut rivals = Rival::grids().concat();
     for order in [1, 2] {
         for forgetting in [0.9, 0.95, 0.98, 0.995] {
@@ -119,7 +120,7 @@ pub fn tuning(seeds: u64, progress: &dyn Fn(usize, usize)) -> Vec<Tried> {
             }
         }
     }
-    let (all, scenarios) = (rivals.len(), scenarios());
+    let (all, scenarios) = (rivals.len(), scenarios(disturbance));
     let tried = |(at, rival): (usize, Rival)| {
         progress(at, all);
         Tried { rival: rival.name(), deviations: deviations(rival, &scenarios, seeds) }
@@ -129,8 +130,13 @@ pub fn tuning(seeds: u64, progress: &dyn Fn(usize, usize)) -> Vec<Tried> {
 
 /// Every other controller with its settings of the least R(e) with constant and with changing load on so many seeds from 1 on, one
 /// where they are the same. What each setting gives goes to the details.
-pub(super) fn best(out: &mut Reproduction, seeds: u64, progress: &dyn Fn(usize, usize)) -> Vec<Rival> {
-    let (grids, scenarios) = (Rival::grids(), scenarios());
+pub(super) fn best(
+    out: &mut Reproduction,
+    disturbance: Disturbance,
+    seeds: u64,
+    progress: &dyn Fn(usize, usize),
+) -> Vec<Rival> {
+    let (grids, scenarios) = (Rival::grids(), scenarios(disturbance));
     let all = grids.iter().map(Vec::len).sum();
     let (mut found, mut done) = (Rival::AUTO_CONTROL.to_vec(), 0);
     for grid in grids {

@@ -4,6 +4,7 @@
 use gleaner_planner::balance::application::{Application, Settings};
 use gleaner_planner::balance::constants::Constants;
 use gleaner_planner::policy::Policy;
+use gleaner_simulator::service::Disturbance;
 
 use super::accuracy::gray_mape;
 use super::figures::detail;
@@ -94,19 +95,19 @@ impl Made {
     }
 
     /// The quantities, in their order, as means over the seeds.
-    fn measured(&self, seeds: &[u64]) -> [f64; 8] {
+    fn measured(&self, disturbance: Disturbance, seeds: &[u64]) -> [f64; 8] {
         let [constant, changing] = [constant_clients(), changing_clients()].map(|clients| {
-            let hosted = enough(clients);
+            let hosted = enough(disturbance, clients);
             seeds.iter().map(|seed| self.courses(&hosted, *seed)).collect::<Vec<_>>()
         });
-        let surges: Vec<Course> =
-            seeds.iter().map(|seed| course(|count| self.control(count), BEFORE_SURGE, true, *seed)).collect();
+        let surge = |seed: &u64| course(disturbance, |count| self.control(count), BEFORE_SURGE, true, *seed);
+        let surges: Vec<Course> = seeds.iter().map(surge).collect();
         let of = |runs: &[Vec<Course>], application: usize, value: &dyn Fn(&Course) -> f64| {
             mean(runs.iter().filter_map(|run| run.get(application)).map(value))
         };
         let from_found = |course: &Course| course.deviation_from(FOUND);
         [
-            gray_mape(self.constants, seeds),
+            gray_mape(self.constants, disturbance, seeds),
             of(&constant, 0, &from_found),
             of(&constant, 1, &from_found),
             of(&changing, 0, &Course::deviation),
@@ -119,11 +120,22 @@ impl Made {
 }
 
 /// Rows for each constant at half and at twice its value, beside those with all as they are.
-pub(super) fn sensitivity(out: &mut Reproduction, runs: u64, progress: &dyn Fn(usize, usize)) {
-    rows(out, &CONSTANTS, runs, progress);
+pub(super) fn sensitivity(
+    out: &mut Reproduction,
+    disturbance: Disturbance,
+    runs: u64,
+    progress: &dyn Fn(usize, usize),
+) {
+    rows(out, &CONSTANTS, disturbance, runs, progress);
 }
 
-fn rows(out: &mut Reproduction, constants: &[Constant], runs: u64, progress: &dyn Fn(usize, usize)) {
+fn rows(
+    out: &mut Reproduction,
+    constants: &[Constant],
+    disturbance: Disturbance,
+    runs: u64,
+    progress: &dyn Fn(usize, usize),
+) {
     let seeds: Vec<u64> = (1..=runs).collect();
     let mut settings = vec![("all as they are".to_owned(), Made::default())];
     for (name, multiply) in constants {
@@ -135,7 +147,7 @@ fn rows(out: &mut Reproduction, constants: &[Constant], runs: u64, progress: &dy
     }
     for (at, (case, made)) in settings.iter().enumerate() {
         progress(at, settings.len());
-        for ((quantity, unit), value) in QUANTITIES.into_iter().zip(made.measured(&seeds)) {
+        for ((quantity, unit), value) in QUANTITIES.into_iter().zip(made.measured(disturbance, &seeds)) {
             detail(out, "constants of the model", case.clone(), quantity, value, unit);
         }
     }
@@ -163,7 +175,7 @@ mod tests {
     #[test]
     fn what_a_constant_does_is_in_the_rows() {
         let mut out = Reproduction::default();
-        rows(&mut out, &CONSTANTS[..1], 1, &|_, _| {});
+        rows(&mut out, &CONSTANTS[..1], Disturbance::NONE, 1, &|_, _| {});
         assert_eq!(out.details.len(), 3 * QUANTITIES.len());
         assert!(out.details.iter().all(|detail| detail.value.is_finite()), "{:?}", out.details);
         let of = |case: usize| {

@@ -7,11 +7,13 @@
 use gleaner_planner::balance::surge::{SLOW, STRAINED_S, is_strained, raised};
 use gleaner_planner::balance::{Resource, Share};
 use gleaner_simulator::random::Random;
-use gleaner_simulator::service::{Interval, Load, Service, TierInterval};
+use gleaner_simulator::service::{Disturbance, HostUse, Interval, Load, Service, TierInterval};
 use gleaner_types::units::Fraction;
 
 use super::figures::{figure, over};
-use super::runs::{Control, Course, Hosted, INTERVALS, Method, TPCW_CLIENTS, enough, given, mean, observed};
+use super::runs::{
+    Control, Course, Hosted, INTERVALS, Method, TPCW_CLIENTS, enough, given, mean, neighbours, observed, used,
+};
 use crate::Reproduction;
 
 /// Parts of an interval.
@@ -71,8 +73,14 @@ fn relieve(application: usize, hosted: &[Hosted], shares: &mut [Vec<Share>]) {
 }
 
 /// TPC-W through a surge; `control` is made for as many applications as there are.
-pub(super) fn course(control: impl Fn(usize) -> Control, before: f64, relieves: bool, seed: u64) -> Course {
-    let hosted = enough(clients(before));
+pub(super) fn course(
+    disturbance: Disturbance,
+    control: impl Fn(usize) -> Control,
+    before: f64,
+    relieves: bool,
+    seed: u64,
+) -> Course {
+    let hosted = enough(disturbance, clients(before));
     in_parts(control(hosted.len()), hosted, relieves, seed)
 }
 
@@ -90,18 +98,21 @@ pub(super) fn in_parts(mut control: Control, mut hosted: Vec<Hosted>, relieves: 
     let mut course = Course::default();
     // CPU and disk used in the last interval, as parts of the hosts.
     let mut last: Vec<Option<Vec<f64>>> = vec![None; hosted.len()];
+    // By all in the last part, by which they disturb each other in the next one.
+    let mut last_part: Vec<Vec<HostUse>> = vec![Vec::new(); hosted.len()];
     for interval in 0..hosted[0].clients.len() {
         let mut seen: Vec<Vec<Interval>> = vec![Vec::new(); hosted.len()];
         let mut all = Vec::new();
         let mut relieved = vec![false; hosted.len()];
         for part_index in 0..PARTS {
+            let mut parts = Vec::with_capacity(hosted.len());
             for (at, (own, service)) in hosted.iter().zip(&mut services).enumerate() {
-                let part = service.step(Load::Clients(own.clients[interval]), &given(&own.tiers, &shares[at]), None);
-                if at == 0 {
-                    all.push(part.clone());
-                }
-                seen[at].push(part);
+                let (load, beside) = (Load::Clients(own.clients[interval]), neighbours(&hosted, &last_part, at));
+                parts.push(service.step_beside(load, &given(&own.tiers, &shares[at]), &beside, None));
             }
+            all.extend(parts.first().cloned());
+            last_part = used(&parts, &shares);
+            seen.iter_mut().zip(parts).for_each(|(seen, part)| seen.push(part));
             for at in 0..hosted.len() {
                 let Some(part) = seen[at].last() else { continue };
                 let slow = part.response_ms.is_none_or(|response_ms| response_ms > SLOW * hosted[at].target_ms);
@@ -115,6 +126,8 @@ pub(super) fn in_parts(mut control: Control, mut hosted: Vec<Hosted>, relieves: 
                 if relieves && in_time && !relieved[at] && slow && strained && part_s >= STRAINED_S {
                     relieved[at] = true;
                     relieve(at, &hosted, &mut shares);
+                    // The two seconds after the strain are its dead time.
+                    services[at].put_in_force(&given(&hosted[at].tiers, &shares[at]));
                     // What was before says nothing of the larger shares.
                     seen[at].clear();
                 }
@@ -159,12 +172,12 @@ pub(super) fn worst(course: &Course) -> f64 {
     course.worst(AT)
 }
 
-pub(super) fn surge_figures(out: &mut Reproduction, seeds: &[u64]) {
+pub(super) fn surge_figures(out: &mut Reproduction, disturbance: Disturbance, seeds: &[u64]) {
     let slow = |course: &Course| slow_in(&course.relative[AT..AT + ended(course)]);
     let later = |course: &Course| slow_in(&course.relative[AT + ended(course)..]);
     let runs = |before: f64, relieves: bool| -> Vec<Course> {
         let control = |applications| Control::new(Method::BConf, applications);
-        seeds.iter().map(|seed| course(control, before, relieves, *seed)).collect()
+        seeds.iter().map(|seed| course(disturbance, control, before, relieves, *seed)).collect()
     };
     let of = |runs: &[Course], value: &dyn Fn(&Course) -> f64| mean(runs.iter().map(value));
     let by_run = |runs: &[Course], value: &dyn Fn(&Course) -> f64| runs.iter().map(value).collect::<Vec<f64>>();

@@ -75,6 +75,7 @@ pub(super) fn figure(
         holds: holds && ours.is_some(),
         note: note.to_owned(),
         median: None,
+        calm: None,
         interval: None,
     }
 }

@@ -256,6 +256,7 @@ fn figures(out: &mut Reproduction, outcomes: &Outcomes, what: &str) {
             holds,
             note,
             median: None,
+            calm: None,
             interval: None,
         });
     };

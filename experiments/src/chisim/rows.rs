@@ -81,6 +81,7 @@ fn figures(out: &mut Reproduction, played: &Played) {
             holds: holds && ours.is_some(),
             note,
             median: None,
+            calm: None,
             interval: None,
         });
     };

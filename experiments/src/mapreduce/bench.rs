@@ -43,7 +43,7 @@ pub(super) fn figure(
     note: String,
 ) -> Figure {
     let ours = ours.is_finite().then_some(ours);
-    Figure { id, paper, ours, median: None, interval, unit, target, holds: holds && ours.is_some(), note }
+    Figure { id, paper, ours, median: None, interval, calm: None, unit, target, holds: holds && ours.is_some(), note }
 }
 
 pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {

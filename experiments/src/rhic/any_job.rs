@@ -388,6 +388,7 @@ fn figures(cases: &[Case], searches: &[Search], ours: &[Ours], out: &mut Reprodu
             holds,
             note,
             median: None,
+            calm: None,
             interval: None,
         });
     };
