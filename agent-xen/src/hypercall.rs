@@ -420,7 +420,8 @@ impl Hypervisor {
         self.clear(PAGE);
         pod_target(domain, kib).into_iter().enumerate().for_each(|(at, word)| self.put(at * size_of::<u64>(), word));
         let call = self.call_with(MEMORY_OP, [MEMORY_SET_POD_TARGET, self.address(0)]);
-        call.map_err(|error| Failure::io(format!("failed to have {kib} KiB ready for domain {domain}"), &error))
+        call.map(drop)
+            .map_err(|error| Failure::io(format!("failed to have {kib} KiB ready for domain {domain}"), &error))
     }
 }
 
