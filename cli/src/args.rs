@@ -383,9 +383,10 @@ pub(crate) enum ReproduceCommand {
         /// Runs of every experiment, over which figures are averaged.
         #[arg(long, default_value_t = gleaner_experiments::bconf::Options::default().runs, value_parser = clap::value_parser!(u64).range(1..=1000))]
         runs: u64,
-        /// Nothing but noise disturbs the services: no pauses, no neighbours, and shares are in force at once.
+        /// The services have pauses, neighbours that slow them down, and shares that come into force late, as recorded; without it
+        /// noise alone, for which the targets are.
         #[arg(long)]
-        calm: bool,
+        disturbed: bool,
         /// Folder of real traces, for recorded loads.
         #[arg(long, value_name = "DIR", env = "GLEANER_TRACES")]
         traces: Option<PathBuf>,

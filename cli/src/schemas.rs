@@ -209,6 +209,7 @@ const DOCUMENTS: [Document; 36] = [
         ]);
         let ends = json!([number(), number()]);
         figure.push(("median", number(), false));
+        figure.push(("calm", json!({ "type": "boolean" }), false));
         figure.push(("interval", json!({ "type": "array", "prefixItems": ends, "items": false }), false));
         json!({ "type": "array", "items": object(figure) })
     }),

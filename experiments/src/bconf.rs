@@ -53,7 +53,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         // Seeds that nothing was tuned on; docs/services.md says which were used for what.
-        Self { seed: 80_001, runs: 60, tuning_runs: 5, sensitivity_runs: 0, calm: false, traces: None }
+        Self { seed: 80_001, runs: 60, tuning_runs: 5, sensitivity_runs: 0, calm: true, traces: None }
     }
 }
 

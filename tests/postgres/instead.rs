@@ -107,7 +107,7 @@ fn judge() -> Verdict {
 
     let [moved, fixed, peak, ..] = rows.as_slice() else { unreachable!() };
     let (reserved, of_peaks) = (moved.reserved.unwrap_or(0.0), peak.reserved.unwrap_or(0.0));
-    match verdict(&moved.tally, moved.measured.slowest_ms(), fixed.measured.slowest_ms(), slower) {
+    match verdict(&moved.tally, &fixed.tally, moved.measured.slowest_ms(), fixed.measured.slowest_ms(), slower) {
         Verdict::Holds(_) if reserved > SAVED * of_peaks => Verdict::Fails(format!(
             "moved shares reserve {reserved:.0} % of a core, fixed ones that suffice when it is busy {of_peaks:.0} %"
         )),

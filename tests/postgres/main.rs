@@ -73,7 +73,8 @@ fn judge() -> Verdict {
     }
     let slower = bed.report_ms() / wanted_ms;
     eprintln!("at the end a report takes {slower:.2} times what it was cut to");
-    verdict(&tally, moved.slowest_ms(), fixed.slowest_ms(), slower)
+    let of_fixed = Tally::of(&fixed, &[Vec::new(), Vec::new()]);
+    verdict(&tally, &of_fixed, moved.slowest_ms(), fixed.slowest_ms(), slower)
 }
 
 /// Limits the databases' CPU to fixed shares, in percent of a core, or does not.

@@ -170,6 +170,9 @@ impl Steps {
             let mut all = Ok(());
             for (name, followed, again) in runs {
                 let ended = followed.and_then(|(first, ended)| steps.judged(name, first, ended, again));
+                if let (true, Err(why)) = (several, &ended) {
+                    println!("== {name}: FAILED ({why})");
+                }
                 all = all.and(ended);
             }
             all

@@ -51,12 +51,13 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         ReproduceCommand::Stfc { seed, runs, traces, .. } => {
             stfc::reproduce(&stfc::Options { seed: *seed, runs: *runs, traces: traces.clone() }, &progress)?
         }
-        ReproduceCommand::Bconf { seed, runs, calm, traces, .. } => {
+        ReproduceCommand::Bconf { seed, runs, disturbed, traces, .. } => {
             let other = bconf::Options::default();
             // As many as other settings are tried on; only the table of details has these rows.
             let sensitivity_runs = if details && !json { other.tuning_runs } else { 0 };
             let traces = traces.clone();
-            let options = bconf::Options { seed: *seed, runs: *runs, calm: *calm, sensitivity_runs, traces, ..other };
+            let options =
+                bconf::Options { seed: *seed, runs: *runs, calm: !*disturbed, sensitivity_runs, traces, ..other };
             bconf::reproduce(&options, &progress)?
         }
         ReproduceCommand::Mapreduce { seed, runs, traces, .. } => {

@@ -113,7 +113,7 @@ impl Applications {
         }
         let places: Vec<HostId> = hosts.iter().map(|(id, _)| id.clone()).collect();
         let place = |host: &HostId| places.binary_search(host).unwrap_or(usize::MAX);
-        let kept = self.kept(place, hosts);
+        let kept = self.kept(&names, place, hosts);
         // What arbitration has to grant, and what is asked for in all.
         let (mut demands, mut asked_for) = (Vec::new(), Vec::new());
         for (application, ((name, request), (observation, response))) in
@@ -162,7 +162,7 @@ impl Applications {
         for (index, (name, request)) in names.iter().zip(&requests).enumerate() {
             let Some(managed) = self.managed.get_mut(name) else { continue };
             let host = |share: &TierShare| &managed.status.spec.tiers[share.tier].host;
-            let moves = |share: &TierShare| movable(hosts, host(share), share.resource) && !managed.is_released(share);
+            let moves = |share: &TierShare| movable(hosts, host(share), share.resource);
             let movable: Vec<bool> = managed.shares.iter().map(moves).collect();
             // What is released goes on from what it had when its host is back.
             let mut given = |share: &TierShare| {
@@ -185,13 +185,25 @@ impl Applications {
         self.reserve(hosts);
     }
 
-    /// What released shares need, which is not divided between the others.
-    fn kept(&self, place: impl Fn(&HostId) -> usize, hosts: &Hosts) -> BTreeMap<(usize, Resource), f64> {
+    /// What is not divided: what released shares need, and what applications keep that are not among the decided ones, because a
+    /// host of theirs is not known.
+    fn kept(
+        &self,
+        decided: &[ApplicationId],
+        place: impl Fn(&HostId) -> usize,
+        hosts: &Hosts,
+    ) -> BTreeMap<(usize, Resource), f64> {
         let mut kept: BTreeMap<(usize, Resource), f64> = BTreeMap::new();
-        for managed in self.managed.values() {
-            for own in managed.shares.iter().filter(|own| managed.is_released(own)) {
+        for (name, managed) in &self.managed {
+            let is_held = managed.decisions > 0 && !decided.contains(name);
+            for own in &managed.shares {
+                let part = match managed.is_released(own) {
+                    true => needed(managed, own, hosts),
+                    false if is_held => own.granted.part(),
+                    false => continue,
+                };
                 let host = place(&managed.status.spec.tiers[own.tier].host);
-                *kept.entry((host, own.resource)).or_default() += needed(managed, own, hosts);
+                *kept.entry((host, own.resource)).or_default() += part;
             }
         }
         kept

@@ -90,8 +90,9 @@ impl Applications {
             ResponseTime::Idle => false,
             _ => managed.surge.waits,
         };
-        // With a tier out of sight nothing is moved.
-        if !is_surge || managed.away(hosts).is_some() || !managed.is_limited() {
+        // With a tier out of sight nothing is moved, until it was for too long.
+        let is_away = managed.away(hosts).is_some_and(|tier| !managed.is_released_on(&tier.host));
+        if !is_surge || is_away || !managed.is_limited() {
             return;
         }
         // What is granted does not fit a host that came back smaller: the next decision divides it.
@@ -122,7 +123,7 @@ impl Applications {
     fn raise(&self, managed: &Managed, own: &TierShare, hosts: &Hosts, settings: &Settings) -> Share {
         let tier = &managed.status.spec.tiers[own.tier];
         let host = &tier.host;
-        if own.resource == Resource::Memory || !movable(hosts, host, own.resource) {
+        if own.resource == Resource::Memory || managed.is_released(own) || !movable(hosts, host, own.resource) {
             return own.granted;
         }
         let ceiling =
