@@ -15,7 +15,11 @@ const MOST_FILES: usize = 4_096;
 /// # Errors
 /// When its open files cannot be listed.
 pub(crate) fn open_disks(proc: &Path, pid: u32) -> io::Result<usize> {
-    let is_disk = |file: &Path| fs::metadata(file).is_ok_and(|file| file.file_type().is_block_device());
+    // To look at a file on a file system that hangs would hang this too, so the link is read first.
+    let is_disk = |file: &Path| {
+        fs::read_link(file).is_ok_and(|to| to.starts_with("/dev"))
+            && fs::metadata(file).is_ok_and(|file| file.file_type().is_block_device())
+    };
     count(&proc.join(pid.to_string()).join("fd"), is_disk)
 }
 

@@ -128,8 +128,8 @@ impl Domains {
             Request::Hello { version } => {
                 Err(Failure::unsupported(format!("version {version} is not spoken here, but {VERSION}")))
             }
-            Request::Sample {} => {
-                let domains = self.sample(Instant::now())?;
+            Request::Sample { attach } => {
+                let domains = self.sample(Instant::now(), attach)?;
                 Ok(Answer::Sample { domains, memory: self.host_memory()? })
             }
             Request::Set(set) => self.set(set).map(|()| Answer::Set {}),
@@ -348,7 +348,7 @@ impl Domains {
         })
     }
 
-    fn sample(&mut self, now: Instant) -> Result<Vec<Domain>, Failure> {
+    fn sample(&mut self, now: Instant, attach: bool) -> Result<Vec<Domain>, Failure> {
         self.open_store()?;
         self.hypervisor.list_into(&mut self.infos)?;
         let infos: Vec<DomainInfo> = self.infos.iter().filter(|info| !info.dying).copied().collect();
@@ -365,7 +365,7 @@ impl Domains {
         };
         let waited = self.sampler().and_then(|sampler| sampler.ask(Pace::Slow, waited)).unwrap_or_default();
         let waited = waited.into_iter().chain(std::iter::repeat(None));
-        let occupied = self.occupancy.read(&self.hypervisor, &infos);
+        let occupied = self.occupancy.read(&self.hypervisor, &infos, attach);
         let all = infos.iter().zip(waited).zip(occupied);
         Ok(all.map(|((info, wait_ns), occupied)| self.domain(*info, wait_ns, occupied)).collect())
     }

@@ -132,15 +132,21 @@ pub(crate) struct Occupancy {
 }
 
 impl Occupancy {
-    /// One for each domain, in the same order. Those that nobody has attached are attached, but for the control domain.
-    pub(crate) fn read(&mut self, hypervisor: &impl Monitoring, domains: &[DomainInfo]) -> Vec<CacheOccupancy> {
+    /// One for each domain, in the same order. Those that nobody has attached are attached where they may be, but for the control
+    /// domain.
+    pub(crate) fn read(
+        &mut self,
+        hypervisor: &impl Monitoring,
+        domains: &[DomainInfo],
+        may_attach: bool,
+    ) -> Vec<CacheOccupancy> {
         let (ability, cpus) = match self.ability(hypervisor).and_then(|ability| Ok((ability, sockets(hypervisor)?))) {
             Ok(found) => found,
             Err(failure) => return vec![CacheOccupancy::Error(failure); domains.len()],
         };
         // The hypervisor has taken back the RMIDs of those that have ended.
         self.attached.retain(|(run, _)| domains.iter().any(|info| info.run() == *run));
-        let one = |info: &DomainInfo| match self.of(hypervisor, info.run(), ability, &cpus) {
+        let one = |info: &DomainInfo| match self.of(hypervisor, info.run(), ability, &cpus, may_attach) {
             Ok(bytes) => CacheOccupancy::Bytes(bytes),
             Err(failure) => CacheOccupancy::Error(failure),
         };
@@ -170,9 +176,17 @@ impl Occupancy {
         ability
     }
 
-    fn of(&mut self, hypervisor: &impl Monitoring, run: Run, ability: Ability, cpus: &[u32]) -> Result<u64, Failure> {
+    fn of(
+        &mut self,
+        hypervisor: &impl Monitoring,
+        run: Run,
+        ability: Ability,
+        cpus: &[u32],
+        may_attach: bool,
+    ) -> Result<u64, Failure> {
         let rmid = match hypervisor.rmid(run.id).map_err(|error| of_domain(run, &error))? {
-            NO_RMID => self.attach(hypervisor, run, ability.rmids)?,
+            NO_RMID if may_attach => self.attach(hypervisor, run, ability.rmids)?,
+            NO_RMID => return Err(Failure::unsupported("nobody has attached it to cache monitoring".into())),
             rmid => rmid,
         };
         cpus.iter().try_fold(0_u64, |sum, cpu| {
@@ -195,7 +209,8 @@ impl Occupancy {
             kind: Kind::Transient,
             message: format!("no number for cache monitoring (RMID) is left of the CPU's {rmids}"),
         };
-        if self.attached.len() as u64 >= rmids {
+        // A part is left to others.
+        if self.attached.len() as u64 >= rmids - rmids / 4 {
             return Err(none_left());
         }
         let own = match hypervisor.attach(run.id) {
@@ -380,7 +395,7 @@ mod tests {
     /// What is read of the domains that are listed now, but the control domain.
     fn read(occupancy: &mut Occupancy, fake: &Fake) -> Vec<Result<u64, Kind>> {
         let domains = fake.0.borrow().domains.clone();
-        let all = occupancy.read(fake, &domains).into_iter().map(|one| match one {
+        let all = occupancy.read(fake, &domains, true).into_iter().map(|one| match one {
             CacheOccupancy::Bytes(bytes) => Ok(bytes),
             CacheOccupancy::Error(failure) => Err(failure.kind),
         });
@@ -403,7 +418,7 @@ mod tests {
         assert_eq!(read(&mut occupancy, &fake), [Ok(7 * UNIT), Ok(10 * UNIT)], "the sum of both sockets");
         assert_eq!(read(&mut occupancy, &fake), [Ok(7 * UNIT), Ok(10 * UNIT)]);
         let domains = fake.0.borrow().domains.clone();
-        let of_control = occupancy.read(&fake, &domains).swap_remove(0);
+        let of_control = occupancy.read(&fake, &domains, true).swap_remove(0);
         assert!(matches!(of_control, CacheOccupancy::Error(Failure { kind: Kind::Forbidden, .. })), "{of_control:?}");
         assert_eq!((fake.0.borrow().attaches, fake.0.borrow().asked), (1, 4), "once each");
         assert_eq!(fake.0.borrow().rmids, BTreeMap::from([(1, 1), (2, 5)]));
@@ -429,6 +444,19 @@ mod tests {
     }
 
     #[test]
+    fn a_quarter_of_the_rmids_is_left_to_others_and_who_only_observes_takes_none() {
+        let (fake, mut occupancy) = (fake(4, &[1, 2, 3, 4]), Occupancy::default());
+        let domains = fake.0.borrow().domains.clone();
+        fake.0.borrow_mut().rmids.insert(2, 4);
+        let told = occupancy.read(&fake, &domains, false);
+        let is_read: Vec<bool> = told.iter().map(|one| matches!(one, CacheOccupancy::Bytes(_))).collect();
+        assert_eq!((is_read, fake.0.borrow().attaches), (vec![false, false, true, false, false], 0));
+        fake.0.borrow_mut().rmids.clear();
+        assert_eq!(read(&mut occupancy, &fake), [Ok(0), Ok(0), Ok(0), Err(Kind::Transient)]);
+        assert_eq!(fake.0.borrow().attaches, 3);
+    }
+
+    #[test]
     fn a_counter_with_a_bit_for_an_error_is_no_count() {
         let (fake, mut occupancy) = (fake(9, &[1]), Occupancy::default());
         for (bits, kind) in [(ERROR, Kind::Unsupported), (UNAVAILABLE, Kind::Transient), (3 << 62, Kind::Unsupported)] {
@@ -444,7 +472,7 @@ mod tests {
         let (fake, mut occupancy) = (fake(9, &[1, 2]), Occupancy::default());
         fake.0.borrow_mut().answers.clear();
         let domains = fake.0.borrow().domains.clone();
-        let told = occupancy.read(&fake, &domains);
+        let told = occupancy.read(&fake, &domains, true);
         let CacheOccupancy::Error(Failure { kind: Kind::Unsupported, message }) = &told[2] else { panic!("{told:?}") };
         assert!(message.contains("does not monitor the cache: psr_cmt_op: No such device"), "{message}");
         assert_eq!(read(&mut occupancy, &fake), [Err(Kind::Unsupported); 2]);

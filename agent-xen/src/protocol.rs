@@ -13,18 +13,36 @@ pub(crate) const VERSION: u64 = 4;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    Hello { version: u64 },
-    Sample {},
+    Hello {
+        version: u64,
+    },
+    Sample {
+        /// Domains may be attached to cache monitoring.
+        #[serde(default)]
+        attach: bool,
+    },
     Set(Set),
-    State { uuid: String },
-    Placing { uuid: String, id: Option<u16> },
-    Watch { volunteers: Vec<Volunteer>, lease_ms: u64 },
+    State {
+        uuid: String,
+    },
+    Placing {
+        uuid: String,
+        id: Option<u16>,
+    },
+    Watch {
+        volunteers: Vec<Volunteer>,
+        lease_ms: u64,
+    },
     Look {},
     Memory {},
-    Target { uuid: String },
+    Target {
+        uuid: String,
+    },
     Waits {},
     Cache {},
-    Elsewhere { id: u16 },
+    Elsewhere {
+        id: u16,
+    },
 }
 
 /// A domain of the volunteer, while it has this number.
@@ -328,7 +346,8 @@ mod tests {
     #[test]
     fn questions() {
         assert_eq!(parse(br#"{"hello":{"version":4}}"#), Ok(Request::Hello { version: 4 }));
-        assert_eq!(parse(br#"{"sample":{}}"#), Ok(Request::Sample {}));
+        assert_eq!(parse(br#"{"sample":{}}"#), Ok(Request::Sample { attach: false }));
+        assert_eq!(parse(br#"{"sample":{"attach":true}}"#), Ok(Request::Sample { attach: true }));
         let Ok(Request::Set(set)) = parse(br#"{"set":{"uuid":"u","cap_percent":30}}"#) else { panic!() };
         assert_eq!(set.setting(), Ok(Setting::Cap(30)));
         assert_eq!(parse(br#"{"look":{}}"#), Ok(Request::Look {}));

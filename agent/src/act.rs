@@ -433,8 +433,9 @@ impl Actor {
 
     /// Renews the lease of what is in force, unless others have set its levers since.
     fn renew(&mut self, target: &Target, lease: Timestamp) -> Option<Outcome> {
-        // The guard checks the volunteer's levers, except those others hold.
-        if *target == Target::Volunteer && self.volunteer_is_foreign() {
+        // The guard checks the volunteer's levers, except those others hold. What it must have a bound on may lack one since.
+        let lacks = || self.unbounded.iter().any(|(bound, _)| self.settings.required.contains(bound));
+        if *target == Target::Volunteer && (lacks() || self.volunteer_is_foreign()) {
             return None;
         }
         let tracked = self.targets.get_mut(target)?;

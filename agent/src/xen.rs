@@ -25,8 +25,8 @@ use serde_json::{Value, json};
 pub(crate) use self::guarding::Waited;
 pub(crate) use self::guarding::{CpuPlacing, DomainState, ForegroundWaits, Run, Waits};
 pub(crate) use self::guarding::{
-    has_lapsed_since, is_there, lapses, look, memory, placing, state, still_there, unwatch, waits, watch, watched,
-    withhold,
+    has_lapsed_since, is_there, lapses, lately_there, look, memory, placing, state, still_there, unwatch, waits, watch,
+    watched, withhold,
 };
 pub(crate) use self::helper::helper_program;
 use self::helper::{Helper, PROGRAM, not_of_a_domain, refused};
@@ -132,7 +132,8 @@ pub(crate) struct Hypervisor {
 /// # Errors
 /// When there is no helper, or it failed now or lately; never `NotFound`.
 pub(crate) fn sample() -> io::Result<Hypervisor> {
-    let (answer, physical_cpus) = ask(&json!({ "sample": {} }))?;
+    // An agent that does not act changes nothing, not even who is monitored.
+    let (answer, physical_cpus) = ask(&json!({ "sample": { "attach": guarding::is_watching() } }))?;
     let memory = answer.get("sample").and_then(|sample| sample.get("memory")).cloned().unwrap_or_default();
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, format!("memory that cannot be read: {error}"));
     let sampled: HostMemory = serde_json::from_value(memory).map_err(invalid)?;
@@ -156,6 +157,8 @@ pub(crate) fn target(uuid: &str) -> io::Result<MemoryTarget> {
 
 /// How often it is asked who serves the volunteer's domains. (Chosen: it changes with their devices alone.)
 const ELSEWHERE_PERIOD: Duration = Duration::from_secs(5);
+/// How long the answers may take together: leases are renewed on this thread. (Chosen.)
+const ELSEWHERE_PATIENCE: Duration = Duration::from_secs(1);
 /// When that was last asked, and what of each of them others serve.
 static ELSEWHERE: Mutex<(Option<Instant>, Vec<(Run, Elsewhere)>)> = Mutex::new((None, Vec::new()));
 
@@ -194,20 +197,25 @@ fn now_or_before(run: &Run, answer: io::Result<Elsewhere>, before: &[(Run, Elsew
 /// Asks from time to time what of the volunteer's domains others serve. It waits for xenstore.
 pub(crate) fn look_elsewhere() {
     let known = || ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Neither while it is locked: others read it many times a second.
+    let runs = watched();
     let before = {
         let mut known = known();
-        if known.0.is_some_and(|at| at.elapsed() < ELSEWHERE_PERIOD) {
+        let is_known = |run: &Run| known.1.iter().any(|(of, _)| of == run);
+        if runs.iter().all(is_known) && known.0.is_some_and(|at| at.elapsed() < ELSEWHERE_PERIOD) {
             return;
         }
         known.0 = Some(Instant::now());
         known.1.clone()
     };
-    // Not while it is locked: others read it many times a second.
+    let until = Instant::now() + ELSEWHERE_PATIENCE;
     let asked = |run: Run| {
-        let found = now_or_before(&run, elsewhere(run.id), &before);
+        let late = || Err(io::ErrorKind::TimedOut.into());
+        let answer = if Instant::now() < until { elsewhere(run.id) } else { late() };
+        let found = now_or_before(&run, answer, &before);
         (run, found)
     };
-    let now = watched().into_iter().map(asked).collect();
+    let now = runs.into_iter().map(asked).collect();
     known().1 = now;
 }
 

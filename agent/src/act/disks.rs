@@ -240,6 +240,8 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
         let outcome = outcome.and_then(|()| if active { holder.step(Instant::now()) } else { holder.rest() });
         // What cannot be set now is tried again at the next step.
         let outcome = outcome.inspect_err(|_| drop(holder.rest()));
+        // Not while it is locked: it may wait for a helper.
+        let passing_by = holder.threads.as_ref().and_then(DiskThreads::passing_by);
         let mut inner = shared.lock();
         let mut events: Vec<Event> = outcome.iter().flatten().map(foreign_event).collect();
         if outcome.is_err() != failing {
@@ -251,8 +253,7 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
             let absent = reason.map(|reason| Absence::described(AbsenceKind::Vanished, reason));
             events.push(Event::SensorChanged { sensor: "disk bound".to_owned(), absent });
         }
-        let passing_by = holder.threads.as_ref().and_then(DiskThreads::passing_by);
-        if passing_by != inner.passing_by {
+        if passing_by != inner.passing_by && inner.events.len() + events.len() < EVENTS {
             let absent = passing_by.as_ref().map(|what| {
                 let why = format!("a part of the volunteer's disk traffic has no ceiling, because {what}");
                 Absence::described(AbsenceKind::NotSupported, why)

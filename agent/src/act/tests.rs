@@ -714,7 +714,11 @@ fn a_volunteer_without_a_required_bound_is_not_activated() {
     assert!(detail.contains("network traffic is not bounded") && detail.contains("take \"network\" out"), "{detail}");
     drop(actor);
     let (mut actor, _) = Actor::open(settings(&[]), &hierarchies).unwrap();
-    assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), None);
+    assert_eq!([NOW; 2].map(|now| refusal_of(&actor.apply(&run(1), now))), [None, None]);
+    // What is bounded when it begins may pass by later, and the lease is not renewed.
+    actor.settings.required = vec![Bound::Disk];
+    actor.unbounded.push((Bound::Disk, "a program serves it".to_owned()));
+    assert_eq!(refusal_of(&actor.apply(&run(1), NOW)), Some(Refusal::NoLever));
 }
 
 #[test]

@@ -165,7 +165,7 @@ impl Lever for LinkLever {
     fn read(&self) -> Result<LeverValue, LeverError> {
         let shape = self.index().and_then(|index| TrafficControl::open()?.shape(index, self.direction));
         let shape = shape.map_err(|source| LeverError::Read { what: self.what(), source })?;
-        self.value(shape, xen::still_there)
+        self.value(shape, xen::lately_there)
     }
 
     fn write(&self, value: LeverValue) -> Result<(), LeverError> {

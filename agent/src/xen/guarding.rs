@@ -7,7 +7,9 @@
 //! fails is given up, upon which it pauses them, and is replaced at the next question, so that whoever is told of the failure
 //! can pause them through the new one at once.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,6 +64,9 @@ impl CpuPlacing {
         self.vcpus.join(";")
     }
 }
+
+/// How old an answer may be for what is read many times a second. (Chosen.)
+const LATELY_FOR: Duration = Duration::from_secs(1);
 
 /// A domain from one start to its end: started anew it has another number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -223,6 +228,7 @@ fn unexpected() -> io::Error {
 /// When there is no helper that answers.
 pub(crate) fn watch(volunteers: Vec<Run>) -> io::Result<()> {
     helper::end_in_haste(false);
+    WATCHING.store(true, Ordering::SeqCst);
     with(|guarding| {
         guarding.watched = volunteers;
         let mut helper = guarding.running()?;
@@ -233,6 +239,14 @@ pub(crate) fn watch(volunteers: Vec<Run>) -> io::Result<()> {
         guarding.helper = Some(helper);
         Ok(())
     })
+}
+
+/// There is a volunteer of Xen domains, which only an agent that acts has.
+static WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// The same; it never waits.
+pub(super) fn is_watching() -> bool {
+    WATCHING.load(Ordering::SeqCst)
 }
 
 /// The domains that are the volunteer.
@@ -254,6 +268,24 @@ pub(crate) fn still_there(run: &Run) -> io::Result<()> {
     is_in(run, state(&run.uuid))
 }
 
+/// The same as of a second ago at most: for what is read many times a second. It is not for what is set.
+///
+/// # Errors
+/// As [`still_there`].
+pub(crate) fn lately_there(run: &Run) -> io::Result<()> {
+    static LATELY: Mutex<BTreeMap<Run, Instant>> = Mutex::new(BTreeMap::new());
+    let lately = || LATELY.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_recent = |at: &Instant| at.elapsed() < LATELY_FOR;
+    if lately().get(run).is_some_and(is_recent) {
+        return Ok(());
+    }
+    still_there(run)?;
+    let mut lately = lately();
+    lately.retain(|_, at| is_recent(at));
+    lately.insert(run.clone(), Instant::now());
+    Ok(())
+}
+
 fn is_in(run: &Run, state: io::Result<DomainState>) -> io::Result<()> {
     if state?.id == run.id {
         return Ok(());
@@ -270,6 +302,7 @@ pub(crate) fn withhold(withheld: bool) {
 /// There is no volunteer any more: nothing pauses its domains. A helper that does not take that is ended.
 pub(crate) fn unwatch() {
     helper::end_in_haste(true);
+    WATCHING.store(false, Ordering::SeqCst);
     // What fails here leaves no helper, and a new one knows of no volunteer.
     let taken = with(|guarding| {
         guarding.watched = Vec::new();

@@ -66,6 +66,8 @@ static ENDING: AtomicU64 = AtomicU64::new(0);
 static ENDED: AtomicU64 = AtomicU64::new(0);
 /// There is no volunteer that a helper would have to pause at its end.
 static IN_HASTE: AtomicBool = AtomicBool::new(false);
+/// One that was not told of the volunteer is never ended in haste.
+static PATIENT: AtomicBool = AtomicBool::new(false);
 
 /// A helper that watches over the volunteer was given up and runs on: it pauses the volunteer as the last it does.
 pub(super) fn is_one_ending() -> bool {
@@ -115,7 +117,8 @@ impl Drop for Process {
         // One that is in the midst of a call of the hypervisor ends after it: nobody waits for that but a thread. Without
         // that thread the process ends by itself, and counts as one that is ending.
         _ = std::thread::Builder::new().name("helper-end".to_owned()).spawn(move || {
-            end(child, &IN_HASTE);
+            // What the others have attached to cache monitoring they detach as the last they do.
+            end(child, if watches { &IN_HASTE } else { &PATIENT });
             ENDED.fetch_add(u64::from(watches), Ordering::SeqCst);
             ENDING.fetch_sub(u64::from(watches), Ordering::SeqCst);
         });

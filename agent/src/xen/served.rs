@@ -135,7 +135,10 @@ pub(crate) fn gather(proc: &Path, group: &Path, threads: &[i32]) -> io::Result<u
             || TaskCgroups::read(proc, &thread.to_string()).on("blkio", root.unwrap_or(group)).as_deref() == root;
         let entered = match there.contains(thread) {
             true => Ok(true),
-            false if is_free() => enter(group, *thread),
+            // It may have ended since, and a program may have its number.
+            false if is_free() && stat_of(proc, *thread).is_some_and(|stat| domain_served(&stat).is_some()) => {
+                enter(group, *thread)
+            }
             false => Ok(false),
         };
         match entered {

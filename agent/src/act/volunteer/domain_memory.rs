@@ -27,6 +27,9 @@ const PAGE: u64 = 4 << 10;
 const SMALL_CHANGE: u64 = 1 << 20;
 /// Between two writes that raise a target. One that lowers it is written at once. (Chosen.)
 const RAISE_PAUSE: Duration = Duration::from_secs(1);
+/// The most that a target rises in one write. An HVM or PVH domain that boots gets it within one call of the hypervisor, which
+/// clears it meanwhile, and cannot give it back before its balloon works. (Chosen.)
+const MOST_RISE: u64 = 1 << 30;
 /// How often targets that need no change are read, to find what somebody else has set. (Chosen.)
 const CHECK_PERIOD: Duration = Duration::from_secs(5);
 /// The same while somebody else has set one of the two. (Chosen.)
@@ -264,6 +267,11 @@ impl Bounded {
         self.target.is_foreign() || self.most.is_foreign()
     }
 
+    /// What is set on the way to it.
+    fn next(&self, wanted: u64) -> u64 {
+        wanted.min(bytes_of(self.target.ours()).saturating_add(MOST_RISE))
+    }
+
     /// The change of the target from what it is, if it is worth a write now.
     fn is_worth_a_write(&self, wanted: u64, now: Instant) -> bool {
         let ours = bytes_of(self.target.ours());
@@ -289,7 +297,7 @@ impl Bounded {
             return Ok(met);
         }
         // The hypervisor counts pages.
-        let wanted = wanted / PAGE * PAGE;
+        let wanted = self.next(wanted) / PAGE * PAGE;
         let raises = wanted > bytes_of(self.target.ours());
         let nearest = |managed: &Managed, bytes: u64| managed.lever.nearest(LeverValue::Memory(Some(bytes)));
         let (target, most) = (nearest(&self.target, wanted), nearest(&self.most, wanted.saturating_add(self.slack)));
@@ -358,6 +366,14 @@ mod tests {
         domain.target.was_set(LeverValue::Memory(Some(200 * MIB)));
         assert!(domain.is_worth_a_write(150 * MIB, now), "at once");
         assert!(!domain.is_worth_a_write(200 * MIB - 1, now + RAISE_PAUSE), "too little");
+    }
+
+    #[test]
+    fn it_grows_by_a_gibibyte_at_a_time() {
+        let domain = bounded(None, &[], Instant::now());
+        let now = bytes_of(domain.target.ours());
+        assert_eq!(domain.next(64 << 30), now + MOST_RISE);
+        assert_eq!([now + MIB, now / 2].map(|wanted| domain.next(wanted)), [now + MIB, now / 2]);
     }
 
     #[test]
