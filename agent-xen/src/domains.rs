@@ -129,7 +129,7 @@ impl Domains {
                 Err(Failure::unsupported(format!("version {version} is not spoken here, but {VERSION}")))
             }
             Request::Sample { attach } => {
-                let domains = self.sample(Instant::now(), attach)?;
+                let domains = self.sample(Instant::now(), *attach)?;
                 Ok(Answer::Sample { domains, memory: self.host_memory()? })
             }
             Request::Set(set) => self.set(set).map(|()| Answer::Set {}),
