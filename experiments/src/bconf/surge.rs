@@ -4,6 +4,7 @@
 //! An interval is stepped in parts, so that the relief may come within it: two seconds after the CPU or the disk has been
 //! strained for three, which the questions to the source and the command take. Both ways have the same noise.
 
+use gleaner_planner::balance::application::Observation;
 use gleaner_planner::balance::surge::{SLOW, STRAINED_S, is_strained, raised};
 use gleaner_planner::balance::{Resource, Share};
 use gleaner_simulator::random::Random;
@@ -144,7 +145,12 @@ pub(super) fn in_parts(mut control: Control, mut hosted: Vec<Hosted>, relieves: 
             .iter()
             .zip(&seen)
             .zip(&shares)
-            .map(|((own, seen), shares)| observed(own.target_ms, shares, &whole(seen)))
+            .zip(&relieved)
+            .map(|(((own, seen), shares), relieved)| {
+                let seen = observed(own.target_ms, shares, &whole(seen));
+                // As the controller has it: those are answered first that waited before the relief.
+                Observation { mean_ms: seen.mean_ms.filter(|_| !relieved), ..seen }
+            })
             .collect();
         shares = control.step(&hosted, &observations).0;
     }

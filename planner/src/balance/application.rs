@@ -21,6 +21,8 @@ const PERFORMANCE_MOST: f64 = 2.0;
 const PROBE: f64 = 0.015;
 /// Bits of the rhythms: they repeat after so many doublings of an interval.
 const RHYTHM_BITS: u32 = 6;
+/// Those below this number have no bit that stays the same for 16 intervals or more.
+const FAST_RHYTHMS: u32 = 1 << 4;
 
 /// How many times as large a share that is used up is in the next interval, while no response time is known. Chosen: three
 /// intervals make a cap of an eighth of the ceiling none.
@@ -194,9 +196,12 @@ impl Application {
 
 /// In which rhythms shares are varied: with its sign the parity of the bits that it has in common with the number of the interval,
 /// any two differ in half of the intervals (Walsh functions). Two rhythms go on being alike, or opposite, as long as no bit changes
-/// in which they differ, and high bits change seldom. So low ones come first: only some ten intervals count for the model.
+/// in which they differ, and only some ten intervals count for the model: those with high bits, which change seldom, come last.
+/// Before come the square waves of doubling lengths, then their products.
 fn rhythms() -> impl Iterator<Item = u32> + Clone {
-    1..1 << RHYTHM_BITS
+    let of = |bits: std::ops::Range<u32>, ones: u32| bits.filter(move |bits| bits.count_ones() == ones);
+    let all = move |bits: std::ops::Range<u32>| (1..=RHYTHM_BITS).flat_map(move |ones| of(bits.clone(), ones));
+    all(1..FAST_RHYTHMS).chain(all(FAST_RHYTHMS..1 << RHYTHM_BITS))
 }
 
 /// What to ask for of a share while no response time is known: `wanted`, or more where the share is used up. An application
@@ -294,12 +299,13 @@ mod tests {
     }
 
     /// Over 64 intervals all are orthogonal, but ten count. In the order 1, 2, 4, 8, 16, 32, 3 the fifth and the sixth were the same,
-    /// or opposite, for 32 intervals in a row.
+    /// or opposite, for 32 intervals in a row. In numeric order four are told apart better, and yet simulated services came into
+    /// balance later.
     #[test]
     fn rhythms_of_few_shares_can_be_told_apart_within_the_rows_that_count() {
         let rhythms: Vec<u32> = rhythms().collect();
-        let worst = [4, 7, 9].map(|shares| worst_correlation(&rhythms[..shares]));
-        assert!(worst[0] < 0.21 && worst[1] < 0.21 && worst[2] < 0.40, "{worst:?}");
+        let worst = [4, 9, 15].map(|shares| worst_correlation(&rhythms[..shares]));
+        assert!(worst.iter().all(|worst| *worst < 0.4), "{worst:?}");
         let square_waves_first = worst_correlation(&[1, 2, 4, 8, 16, 32, 3, 5, 6]);
         assert!(square_waves_first > 0.93, "{square_waves_first}");
     }

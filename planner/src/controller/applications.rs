@@ -14,7 +14,7 @@ mod limited;
 mod managed;
 mod surge;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_types::application::{Amount, ApplicationSpec, ApplicationStatus, ResponseTime};
 use gleaner_types::command::{Desired, DiskLimit, Limits, Quota, Target};
@@ -173,9 +173,11 @@ impl Applications {
         }
         self.asked = false;
         self.next_control = now.after(seconds(interval_s));
+        let relieved = self.managed.iter().filter(|(_, managed)| managed.surge.relieved).map(|(name, _)| name.clone());
+        let mut of_others: BTreeSet<ApplicationId> = relieved.collect();
         self.managed.values_mut().for_each(|managed| managed.surge = Surge::default());
-        let taken_back = self.release(hosts, settings, now, outputs);
-        self.balance(&taken_back, hosts, settings, now, outputs);
+        of_others.append(&mut self.release(hosts, settings, now, outputs));
+        self.balance(&of_others, hosts, settings, now, outputs);
     }
 
     /// CPU that a volunteer may have at most.

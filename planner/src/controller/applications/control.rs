@@ -72,9 +72,10 @@ impl Applications {
         taken_back
     }
 
+    /// Moves shares. `of_others` are applications whose response time is not of the shares that they have now.
     pub(super) fn balance(
         &mut self,
-        taken_back: &BTreeSet<ApplicationId>,
+        of_others: &BTreeSet<ApplicationId>,
         hosts: &Hosts,
         settings: &Settings,
         now: Timestamp,
@@ -98,8 +99,9 @@ impl Applications {
             names.iter().map(|name| self.observe(name, hosts, settings.control_interval_s, now)).collect();
         for (name, (observation, _)) in names.iter().zip(&mut observed) {
             // What was measured at the ceilings says nothing of the shares that it goes on from, nor what was measured with less
-            // than was granted because a host came back smaller.
-            if taken_back.contains(name) || shrunk.contains(name) {
+            // than was granted because a host came back smaller. Just after the relief of a surge those are answered that had
+            // waited before: taken for what the larger shares bring, it says that they bring nothing.
+            if of_others.contains(name) || shrunk.contains(name) {
                 observation.mean_ms = None;
             }
         }

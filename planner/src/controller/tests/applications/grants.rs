@@ -76,6 +76,16 @@ fn a_surge_that_first_fills_the_disk_is_relieved_within_seconds() {
     let relieved = |event: &&Event| matches!(event, Event::SurgeRelieved { .. });
     assert_eq!(services.events.iter().filter(relieved).count(), 1);
     assert!(held(&services).1 > 49.0, "up to its ceiling: {:?}", held(&services));
+    // What was answered in that interval had waited before: it says nothing of the larger shares, and the next one does.
+    let number = decision(&services).number;
+    let next = |services: &mut Services, number: u64| {
+        while decision(services).number == number {
+            services.seconds(1);
+        }
+        decision(services).error
+    };
+    assert_eq!(next(&mut services, number), None);
+    assert!(next(&mut services, number + 1).is_some());
 }
 
 #[test]
