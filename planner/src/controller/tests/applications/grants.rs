@@ -78,7 +78,7 @@ fn a_surge_that_first_fills_the_disk_is_relieved_within_seconds() {
     assert!(held(&services).1 > 49.0, "up to its ceiling: {:?}", held(&services));
     // What was answered in that interval had waited before: it says nothing of the larger shares, and the next one does.
     let number = decision(&services).number;
-    let next = |services: &mut Services, number: u64| {
+    let next = |services: &mut Services, number: u32| {
         while decision(services).number == number {
             services.seconds(1);
         }
