@@ -415,7 +415,7 @@ pub(crate) enum ForecasterWord {
     Mean,
     /// The rolling median.
     Median,
-    /// A recurrent network, which learns from the leases before. Training takes some twenty seconds.
+    /// A recurrent network, which learns from the leases before. Training takes some ten seconds.
     Lstm,
 }
 
