@@ -375,7 +375,7 @@ pub(crate) enum ReproduceCommand {
         details: bool,
     },
     /// Several resources by response time: balanced configuration against AutoControl, on simulated TPC-W and TPC-C. The default
-    /// seeds are ones that nothing was tuned on; `--runs 20` takes a third of the time.
+    /// seeds are ones that nothing was tuned on, and take some six minutes of one CPU; `--runs 20` is faster.
     Bconf {
         /// First seed of the noise.
         #[arg(long, default_value_t = gleaner_experiments::bconf::Options::default().seed)]
