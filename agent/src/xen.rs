@@ -160,7 +160,8 @@ const ELSEWHERE_PERIOD: Duration = Duration::from_secs(5);
 /// How long the answers may take together: leases are renewed on this thread. (Chosen.)
 const ELSEWHERE_PATIENCE: Duration = Duration::from_secs(1);
 /// When that was last asked, and what of each of them others serve.
-static ELSEWHERE: Mutex<(Option<Instant>, Vec<(Run, Elsewhere)>)> = Mutex::new((None, Vec::new()));
+type Asked = (Option<Instant>, Vec<(Run, Elsewhere)>);
+static ELSEWHERE: Mutex<Asked> = Mutex::new((None, Vec::new()));
 
 /// What of a domain this control domain's kernel does not serve.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
