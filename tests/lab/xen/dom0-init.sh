@@ -5,7 +5,8 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb
 mkdir -p /dev/pts; mount -t devpts pts /dev/pts; mount -t tmpfs run /run; mount -t tmpfs tmp /tmp
 mkdir -p /run/xen /run/xenstored /run/lock
 stty -F /dev/ttyS1 raw -echo
-end() { echo "LAB-EXIT $1" >/dev/ttyS1; sync; poweroff -f; }
+# On a busy machine a line that has just been written is lost when the power goes.
+end() { for again in 1 2; do echo "LAB-EXIT $1" >/dev/ttyS1; sync; sleep 1; done; poweroff -f; }
 for module in xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs; do insmod /lib/modules/$module.ko; done
 head -c 1 /dev/random >/dev/null & # starts the kernel's random numbers, which xl waits for
 ifconfig lo 127.0.0.1 up; hostname lab-xen

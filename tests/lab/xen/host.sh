@@ -36,5 +36,5 @@ ended=0; wait $machine || ended=$?
 wait $shown || true
 code=$(tr -d '\r' <"$work/output" | sed -n 's/^.*LAB-EXIT \([0-9]*\)$/\1/p' | tail -1)
 [ -z "$code" ] || exit "$code"
-[ $ended != 137 ] || { echo "host.sh: not done within $limit s" >&2; tail -20 "$work/console" >&2; exit 124; }
-echo "host.sh: the host ended without a result; its console:" >&2; tail -20 "$work/console" "$work/log" >&2; exit 125
+[ $ended != 137 ] || { echo "host.sh: not done within $limit s" >&2; tail -n 20 "$work/console" >&2; exit 124; }
+echo "host.sh: the host ended without a result; its console:" >&2; tail -n 20 "$work/console" "$work/log" >&2; exit 125
