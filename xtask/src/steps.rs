@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::skips::{expected, of_line};
 
 /// How long after the first step's start tests that failed still get a second try: what follows has to end too.
-const SECOND_TRIES_UNTIL: Duration = Duration::from_secs(40 * 60);
+const SECOND_TRIES_UNTIL: Duration = Duration::from_secs(55 * 60);
 
 /// How long what a program said last may take to be read when it has ended.
 const AFTER_THE_END: Duration = Duration::from_secs(2);
