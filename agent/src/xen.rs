@@ -198,7 +198,7 @@ fn now_or_before(run: &Run, answer: io::Result<Elsewhere>, before: &[(Run, Elsew
 /// Asks from time to time what of the volunteer's domains others serve. It waits for xenstore.
 pub(crate) fn look_elsewhere() {
     let known = || ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Neither while it is locked: others read it many times a second.
+    // Nobody is asked while it is locked: others read it many times a second.
     let runs = watched();
     let before = {
         let mut known = known();
