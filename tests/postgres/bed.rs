@@ -379,7 +379,8 @@ fn weigh(folder: &Path, part: f64) {
 pub(super) enum Strangers {
     /// They are few; the third user has no cgroup, and is nice.
     Few,
-    /// Databases, their clients and the third user are in a cgroup that outweighs theirs, and how busy they are is said.
+    /// Databases, their clients and the third user, on every CPU, are in a cgroup that outweighs theirs where there are some; how busy
+    /// they are is said.
     Outweighed,
 }
 
@@ -396,7 +397,8 @@ impl Strangers {
 struct Outer(PathBuf);
 
 impl Outer {
-    fn new(group: &str) -> Self {
+    /// With its weight, over what a cgroup weighs by itself.
+    fn new(group: &str, weight: f64) -> Self {
         let root = Path::new("/sys/fs/cgroup");
         let cpu = root.join("cpu");
         let is_v1 = cpu.join("cgroup.procs").exists();
@@ -408,7 +410,7 @@ impl Outer {
                 _ = std::fs::write(parent.join("cgroup.subtree_control"), "+cpu +memory +io");
             }
         }
-        weigh(&folder, OUTWEIGHS);
+        weigh(&folder, weight);
         let own = Self(folder);
         std::fs::create_dir(own.clients()).unwrap();
         own
@@ -467,8 +469,11 @@ pub(super) fn prepare(wanted_ms: f64, strangers: Strangers) -> Result<Bed, Strin
     let outer = match strangers {
         Strangers::Few => None,
         Strangers::Outweighed => {
-            eprintln!("strangers use {:.0} % of this machine's CPU now; they are outweighed", busy() * 100.0);
-            let outer = Outer::new(&group);
+            // Where there are none, those who are kept waiting would be the clients' meters and Gleaner's own processes.
+            let busy = busy();
+            let (weight, what) = if busy < FEW_STRANGERS { (1.0, "few") } else { (OUTWEIGHS, "outweighed") };
+            eprintln!("strangers use {:.0} % of this machine's CPU now; they are {what}", busy * 100.0);
+            let outer = Outer::new(&group, weight);
             group.push_str("/db");
             Some(outer)
         }

@@ -1,7 +1,7 @@
 //! What an operator would do instead of moving shares, in the same run: shares fixed at the mean or at what the busy phase takes,
-//! weights without limits, nothing. In: the bed, with a third user on every CPU. Out: each one's response times beside the target,
-//! what it reserves, and the third user's CPU, which is what is saved for. Called by the harness, by its name alone: an attempt
-//! takes six minutes.
+//! weights without limits, nothing; and the controller of one resource. In: the bed, with a third user on every CPU. Out: each
+//! one's response times beside the target, what it reserves, and the third user's CPU, which is what is saved for. Called by the
+//! harness, by its name alone: an attempt takes eight minutes.
 
 use gleaner_test_support::beds;
 
@@ -27,6 +27,13 @@ struct Row {
 }
 
 impl Row {
+    /// Of shares that a controller moved.
+    fn moved(what: &'static str, run: Controlled) -> Self {
+        let Controlled { measured, means, decisions } = run;
+        let tally = Tally::of(&measured, &decisions);
+        Self { what, measured, reserved: Some(means.iter().sum()), tally }
+    }
+
     /// Of settings that stay as they are.
     fn fixed(what: &'static str, bed: &Bed, shares: Option<[f64; 2]>) -> Self {
         limit(bed, shares);
@@ -85,12 +92,13 @@ fn judge() -> Verdict {
     if peaks.iter().any(|peak| *peak <= 0.0) {
         return Verdict::Unknown("the machine was not steady: no interval was settled".to_owned());
     }
-    let Controlled { measured, means, decisions } = moved;
-    let tally = Tally::of(&measured, &decisions);
-    let mut rows = vec![Row { what: "shares moved", measured, reserved: Some(means.iter().sum()), tally }];
+    let means = moved.means;
+    let mut rows = vec![Row::moved("shares moved by `balance`", moved)];
     rows.push(Row::fixed("the means of them, fixed", &bed, Some(means)));
     rows.push(Row::fixed("what the busy phase took, fixed", &bed, Some(peaks)));
     rows.push(Row::fixed("no limits", &bed, None));
+    rows.push(Row::moved("shares moved by `stfc`, CPU alone", controlled(&pair, &bed, "stfc")));
+    limit(&bed, None);
     let slower = bed.report_ms() / REPORT_OUTWEIGHED_MS;
     bed.third.weigh(LEAST_WEIGHT);
     rows.push(Row::fixed("no limits, the third user's weight a hundredth", &bed, None));

@@ -1,8 +1,8 @@
 //! Two real PostgreSQL databases in cgroups of one machine, beside a third user of its CPU: their response-time targets
 //! are held by moving CPU between them while their loads are exchanged. Static limits of the same mean share do far
-//! worse in the same run. Figures are printed, of every attempt. With GLEANER_ALL_CONTROLLERS set the controller of one
-//! resource runs too, for two minutes. What an operator would do instead ([`instead`]) and a bad day of one of them ([`bad_day`])
-//! take minutes each, and run by their names alone: `cargo xtask beds an_operator`, `cargo xtask beds a_bad_day`.
+//! worse in the same run. Figures are printed, of every attempt. What an operator would do instead ([`instead`]), the controller
+//! of one resource among it, and a bad day of one of them ([`bad_day`]) take minutes each, and run by their names alone:
+//! `cargo xtask beds an_operator`, `cargo xtask beds a_bad_day`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
 mod bad_day;
@@ -68,9 +68,6 @@ fn judge() -> Verdict {
     let fixed = bed.run(FIXED, || {});
     fixed.say(&format!("the same mean shares ({:.0} % and {:.0} % of a core), fixed", means[0], means[1]));
     limit(&bed, None);
-    if std::env::var_os("GLEANER_ALL_CONTROLLERS").is_some() {
-        controlled(&pair, &bed, "stfc");
-    }
     let slower = bed.report_ms() / wanted_ms;
     eprintln!("at the end a report takes {slower:.2} times what it was cut to");
     let of_fixed = Tally::of(&fixed, &[Vec::new(), Vec::new()]);

@@ -212,6 +212,8 @@ impl Measured {
             self.phases[0].len() + self.phases[1].len(),
             self.cpu_percent
         );
+        let grown: Vec<String> = self.phases[1].iter().take(8).map(|mean_ms| format!("{mean_ms:.0}")).collect();
+        eprintln!("  the first intervals after the load grew: {} ms", grown.join(", "));
     }
 }
 
