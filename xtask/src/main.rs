@@ -14,8 +14,9 @@ mod steps;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use steps::{Bed, Steps, cargo, program};
+use steps::{Bed, Steps, cargo, program, within};
 
 const HELP: &str = "\
 cargo xtask VERB [ARGUMENTS]
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
     match verb.to_str() {
         Some("check") => check(&mut steps),
         Some("test") => test(&mut steps, &rest),
-        Some("beds") => beds(&mut steps, &rest),
+        Some("beds") => beds(&mut steps, &rest, None),
         Some("seeds") => seeds(&mut steps, rest.first()),
         Some("bench") => bench(&mut steps, &rest),
         Some("repro") => reproduce(&mut steps, &rest),
@@ -104,7 +105,7 @@ type BedProgram<'a> = (&'a str, &'a [&'a str], &'a [&'a str]);
 
 /// The test programs that hold beds, one after the other: two would measure each other. They are chosen from the whole
 /// workspace, because one package alone is built with other features, and all it depends on once more.
-fn beds(steps: &mut Steps, filter: &[OsString]) {
+fn beds(steps: &mut Steps, filter: &[OsString], limit: Option<Duration>) {
     const ON_A_QUIET_HOST: [&str; 6] = [
         "--test-threads=1",
         "a_wait_for_the_disk_is_harm",
@@ -143,6 +144,10 @@ fn beds(steps: &mut Steps, filter: &[OsString]) {
     let bed = |(name, selected, own_filter): BedProgram<'static>| {
         let program = move || {
             let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+            // Not where somebody may press Ctrl-C: it would end this program alone.
+            if let Some(limit) = limit {
+                command = within(limit, &command);
+            }
             command.args(selected).env("GLEANER_BEDS", "1").args(["--", "--nocapture"]);
             command
         };
@@ -231,7 +236,8 @@ fn ci(steps: &mut Steps) {
     packages::install(steps);
     check(steps);
     test(steps, &[]);
-    beds(steps, &[]);
+    // Half as long again as the longest takes: on a machine that is slower all of this takes too long anyway.
+    beds(steps, &[], Some(Duration::from_secs(30 * 60)));
     xen_helper(steps);
     steps.run_with("demo", tested("gleaner").arg("demo"), &MISSED_OR_MET);
     // Ten thousand are for a quiet hour.

@@ -121,6 +121,19 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// The same command, ended with all that it started when it takes longer: what hangs would take the time of all that follows.
+pub(crate) fn within(limit: Duration, command: &Command) -> Command {
+    let mut own = program("timeout");
+    own.args(["--kill-after=10", &limit.as_secs().to_string()]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => own.env(name, value),
+            None => own.env_remove(name),
+        };
+    }
+    own
+}
+
 /// Another program.
 pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
     Command::new(name)
@@ -426,6 +439,14 @@ mod tests {
         assert_eq!((steps.passed, steps.failed_tests), (16, 1));
         assert_eq!(steps.failures, ["worse: two"]);
         assert_eq!(steps.failed_steps, ["worse beside good"]);
+    }
+
+    #[test]
+    fn what_hangs_is_ended() {
+        let mut hanging = program("sh");
+        hanging.args(["-c", "test \"$WORD\" = here && sleep 600"]).env("WORD", "here");
+        let ended = |limit| within(limit, &hanging).status().unwrap().code();
+        assert_eq!(ended(Duration::from_secs(1)), Some(124));
     }
 
     #[test]

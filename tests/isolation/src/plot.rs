@@ -1,6 +1,6 @@
 //! Harvest against harm, as SVG. In: the result's lines. Out: a point for each row and foreground: to the right what
-//! was harvested, upwards how much slower the foreground was. A good row is at the bottom right. Called by
-//! [`crate::matrix`]. Pure.
+//! was harvested, upwards how much slower the foreground was; a line through those of a cell that no other row beats. A good row is
+//! at the bottom right. Called by [`crate::matrix`]. Pure.
 
 use anyhow::anyhow;
 use plotters::prelude::*;
@@ -35,6 +35,29 @@ fn points(lines: &[Line]) -> Vec<Point> {
     lines.iter().filter_map(point).collect()
 }
 
+/// The points of each cell that no other one of the cell beats, from the least harvest to the most: the frontier between harvest
+/// and harm. A point is beaten by one that harvests no less and harms no more.
+fn frontiers(points: &[Point]) -> Vec<Vec<&Point>> {
+    let mut names: Vec<&str> = points.iter().map(|point| point.name.as_str()).collect();
+    names.dedup();
+    let of_cell = |name: &&str| {
+        let mut own: Vec<&Point> = points.iter().filter(|point| point.name == *name).collect();
+        // Of equal harvests the least harm comes first, so what follows has to do less harm than all that harvest more.
+        own.sort_by(|a, b| {
+            b.harvested_percent.total_cmp(&a.harvested_percent).then(a.slower_percent.total_cmp(&b.slower_percent))
+        });
+        let mut least = f64::INFINITY;
+        own.retain(|point| {
+            let is_unbeaten = point.slower_percent < least;
+            least = least.min(point.slower_percent);
+            is_unbeaten
+        });
+        own.reverse();
+        own
+    };
+    names.iter().map(of_cell).collect()
+}
+
 /// Draws it.
 ///
 /// # Errors
@@ -66,6 +89,13 @@ pub fn frontier(lines: &[Line]) -> anyhow::Result<String> {
             .y_desc("99th percentile, % slower than alone")
             .label_style((FONT, 14))
             .draw()?;
+        for frontier in frontiers(&points) {
+            let way = frontier.iter().map(|point| (point.harvested_percent, point.slower_percent));
+            chart.draw_series(std::iter::once(PathElement::new(
+                way.collect::<Vec<_>>(),
+                BLACK.mix(0.4).stroke_width(1),
+            )))?;
+        }
         for (index, row) in Row::ALL.iter().enumerate() {
             let own: Vec<&Point> = points.iter().filter(|point| point.row == *row).collect();
             if own.is_empty() {
@@ -97,6 +127,28 @@ mod tests {
     use crate::cells::cells;
     use crate::results::lines;
     use crate::results::tests::measured;
+
+    #[test]
+    fn the_frontier_is_what_no_row_beats() {
+        let point = |name: &str, harvested_percent, slower_percent| Point {
+            row: Row::Gleaner,
+            name: name.to_owned(),
+            harvested_percent,
+            slower_percent,
+            half_width: 0.0,
+        };
+        let points = [
+            point("cyclic:cpu", 98.0, 70.0),
+            point("cyclic:cpu", 60.0, 2.0),
+            point("cyclic:cpu", 90.0, 20.0),
+            point("cyclic:cpu", 60.0, 3.0),
+            point("cyclic:cpu", 50.0, 5.0),
+            point("echo:net", 50.0, 5.0),
+        ];
+        let found: Vec<Vec<f64>> =
+            frontiers(&points).iter().map(|own| own.iter().map(|point| point.harvested_percent).collect()).collect();
+        assert_eq!(found, [vec![60.0, 90.0, 98.0], vec![50.0]]);
+    }
 
     #[test]
     fn every_row_but_alone_is_drawn() {
