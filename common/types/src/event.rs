@@ -581,10 +581,12 @@ pub enum Event {
         broken: u32,
     },
     /// An application's source had no answer for too long: its limits are released until that is over. Or the host of one of its
-    /// tiers could not be acted on for as long: those there are.
+    /// tiers could not be acted on for as long: its limits there are.
     ApplicationReleased {
         /// The application.
         application: ApplicationId,
+        /// The host that could not be acted on, where that is why; `None` where it is the source.
+        host: Option<HostId>,
         /// Seconds of that.
         silent_s: f64,
     },

@@ -66,7 +66,7 @@ impl Applications {
                     let silent = duration(silent_s);
                     decision.reason = format!("released to its ceilings: its source has had no answer for {silent}");
                 }
-                outputs.event(Event::ApplicationReleased { application: name.clone(), silent_s });
+                outputs.event(Event::ApplicationReleased { application: name.clone(), host: None, silent_s });
             }
         }
         taken_back

@@ -204,7 +204,8 @@ impl Managed {
             away.released = true;
             // One that is released everywhere was told already.
             if !self.released {
-                outputs.event(Event::ApplicationReleased { application: self.status.spec.name.clone(), silent_s });
+                let (application, host) = (self.status.spec.name.clone(), Some(tier.host.clone()));
+                outputs.event(Event::ApplicationReleased { application, host, silent_s });
             }
         }
         is_back

@@ -281,7 +281,8 @@ fn an_outage_of_the_source_releases_the_application_until_it_answers_again() {
     assert!(before < 150.0, "{:?}", services.limits);
     services.seconds(30 * 3);
     assert!(services.limits["shop"] > 399.0, "to its ceiling: {:?}", services.limits);
-    let released = |event: &&Event| matches!(event, Event::ApplicationReleased { silent_s, .. } if *silent_s >= 300.0);
+    let released =
+        |event: &&Event| matches!(event, Event::ApplicationReleased { host: None, silent_s, .. } if *silent_s >= 300.0);
     assert_eq!(services.events.iter().filter(released).count(), 1);
     let status = services.bench.controller.application(&name("shop")).unwrap().clone();
     let reason = status.decision.unwrap().reason;
