@@ -110,7 +110,6 @@ pub fn reproduce(
         Some(folder) => recorded(&mut out, folder, options, progress)?,
         None => out.skipped.push("recorded loads: no folder of traces is named".into()),
     }
-    out.figures.iter_mut().for_each(|figure| figure.calm = Some(options.calm));
     Ok(out)
 }
 
@@ -404,7 +403,6 @@ mod tests {
             figure.ours.is_some() && figure.median.is_some() && figure.interval.is_some_and(|[low, high]| low <= high)
         };
         assert!(found.figures.iter().all(is_measured), "{:?}", found.figures);
-        assert!(found.figures.iter().all(|figure| figure.calm == Some(true)), "{:?}", found.figures);
         let missed = ["bconf.stability_gain_static", "bconf.stability_gain_dynamic", "bconf.disk_saving"];
         assert!(
             found.figures.iter().all(|figure| figure.holds || missed.contains(&figure.id)),

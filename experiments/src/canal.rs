@@ -24,11 +24,9 @@ use gleaner_types::id::{HostId, JobId};
 
 pub use self::facebook::Size;
 use self::facebook::{FACEBOOK, submission};
-use self::outcome::{
-    LATE_S, Outcomes, POLICIES, figure, late_jobs, latest_s, makespan_gain, mean, outcome, speed_up, worst,
-};
+use self::outcome::{LATE_S, Outcomes, POLICIES, late_jobs, latest_s, makespan_gain, mean, outcome, speed_up, worst};
 pub use self::recorded::DAY;
-use crate::{Detail, ReproduceError, Reproduction};
+use crate::{Detail, Figure, ReproduceError, Reproduction};
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq)]
@@ -143,7 +141,7 @@ fn example(out: &mut Reproduction) {
     });
     let equal = equal.filter(|equal| *equal).count() as f64;
     let note = "completions of Table 5.5 that are exact, of 12 (Tetris, CANAL, DRF)";
-    out.figures.push(figure("canal.example_exact", 12.0, equal, "cells", ("12".to_owned(), equal > 11.5), note));
+    out.figures.push(Figure::new("canal.example_exact", 12.0, equal, "cells", ("12", equal > 11.5), note));
 }
 
 fn simulation(out: &mut Reproduction, outcomes: &Outcomes) {
@@ -151,8 +149,8 @@ fn simulation(out: &mut Reproduction, outcomes: &Outcomes) {
     let canal = of("CANAL");
     let jobs: usize = canal.iter().map(|outcome| outcome.late_s.len()).sum();
     let late = 100.0 * canal.iter().map(late_jobs).sum::<f64>() / jobs as f64;
-    let none = ("0".to_owned(), late <= 0.0);
-    out.figures.push(figure(
+    let none = ("0", late <= 0.0);
+    out.figures.push(Figure::new(
         "canal.fjct_violations",
         2.5,
         late,
@@ -161,8 +159,8 @@ fn simulation(out: &mut Reproduction, outcomes: &Outcomes) {
         "jobs that end more than 40 s after their fair completion",
     ));
     let latest = worst(canal, latest_s);
-    let at_most = ("at most 40".to_owned(), latest <= LATE_S);
-    out.figures.push(figure(
+    let at_most = ("at most 40", latest <= LATE_S);
+    out.figures.push(Figure::new(
         "canal.fjct_worst_s",
         50.0,
         latest,
@@ -171,7 +169,7 @@ fn simulation(out: &mut Reproduction, outcomes: &Outcomes) {
         "the most by which a job ends after its fair completion",
     ));
     let mut at_least = |id, paper: f64, ours: f64, unit, note: &str| {
-        out.figures.push(figure(id, paper, ours, unit, (format!("at least {paper}"), ours >= paper), note));
+        out.figures.push(Figure::new(id, paper, ours, unit, (format!("at least {paper}"), ours >= paper), note));
     };
     let makespan = |name: &str| makespan_gain(canal, of(name));
     let oblivious = ["LAO", "Tetris", "Delay", "SRJF"].into_iter().map(makespan).fold(f64::NEG_INFINITY, f64::max);

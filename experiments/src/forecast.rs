@@ -188,20 +188,6 @@ fn default_name() -> String {
 
 fn figures(rows: &[Row], out: &mut Vec<Figure>) {
     let ours: Vec<&Row> = rows.iter().filter(|row| row.margin.is_none()).collect();
-    let mut figure = |id, ours: f64, unit, target: String, holds, note| {
-        out.push(Figure {
-            id,
-            paper: None,
-            ours: Some(ours),
-            unit,
-            target,
-            holds,
-            note,
-            median: None,
-            interval: None,
-            calm: None,
-        });
-    };
     let cell = |row: &Row| format!("{}, {} min", row.set, row.minutes);
     for (risk, id) in [(1, "forecast.broken_p95_1pct"), (5, "forecast.broken_p95_5pct")] {
         let at = ours.iter().filter(|row| row.risk == risk);
@@ -217,7 +203,7 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
             at.count(),
             cell(worst),
         );
-        figure(id, value, "%", format!("at most {most}"), value <= most, note);
+        out.push(Figure::new(id, None, value, "%", (format!("at most {most}"), value <= most), note));
     }
     for (risk, id) in [(1, "forecast.harvest_1pct"), (5, "forecast.harvest_5pct")] {
         let stated = |set: &str| {
@@ -229,19 +215,8 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
             .filter_map(|row| Some((row, stated(row.set)?)))
             .collect();
         let Some(least) = at.iter().map(|(row, stated)| row.outcome.harvested - stated).min_by(f64::total_cmp) else {
-            let id = Figure {
-                id,
-                paper: None,
-                ours: None,
-                unit: "points",
-                target: "at least 0".into(),
-                holds: false,
-                note: "not measured: the target is about recorded traces".into(),
-                median: None,
-                calm: None,
-                interval: None,
-            };
-            out.push(id);
+            let note = "not measured: the target is about recorded traces";
+            out.push(Figure::new(id, None, None, "points", ("at least 0", false), note));
             continue;
         };
         let each: Vec<String> = at
@@ -252,33 +227,8 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
             "harvested by kept promises 5 minutes ahead beyond what was to be reached, in the set with the least: {}",
             each.join(", ")
         );
-        out.push(Figure {
-            id,
-            paper: None,
-            ours: Some(least),
-            unit: "points",
-            target: "at least 0".into(),
-            holds: least >= 0.0,
-            note,
-            median: None,
-            calm: None,
-            interval: None,
-        });
+        out.push(Figure::new(id, None, least, "points", ("at least 0", least >= 0.0), note));
     }
-    let mut figure = |id, ours: f64, unit, target: String, holds, note| {
-        out.push(Figure {
-            id,
-            paper: None,
-            ours: Some(ours),
-            unit,
-            target,
-            holds,
-            note,
-            median: None,
-            interval: None,
-            calm: None,
-        });
-    };
     let at = ours.iter().filter(|row| row.risk == 1);
     if let Some(worst) = at.max_by(|a, b| a.outcome.first_hours_broken.total_cmp(&b.outcome.first_hours_broken)) {
         let value = worst.outcome.first_hours_broken;
@@ -286,7 +236,7 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
             "broken within the first three hours at a risk of 1 %, in the worst set and lookahead ({})",
             cell(worst)
         );
-        figure("forecast.first_hours_broken", value, "%", "at most 1.2".into(), value <= 1.2, note);
+        out.push(Figure::new("forecast.first_hours_broken", None, value, "%", ("at most 1.2", value <= 1.2), note));
     }
     let gaps = ours.iter().map(|own| {
         let same =
@@ -301,7 +251,7 @@ fn figures(rows: &[Row], out: &mut Vec<Figure>) {
             cell(own),
             own.risk
         );
-        figure("forecast.best_outside_gap", gap, "points", "at most 1".into(), gap <= 1.0, note);
+        out.push(Figure::new("forecast.best_outside_gap", None, gap, "points", ("at most 1", gap <= 1.0), note));
     }
 }
 

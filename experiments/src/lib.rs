@@ -16,14 +16,12 @@ pub mod rhic;
 pub mod sharing;
 pub mod stfc;
 
-use serde::Serialize;
-
 use self::mapreduce::error::BedError;
 use gleaner_simulator::cluster::ScenarioError;
 use gleaner_simulator::traces::TraceError;
 
 /// One figure of a paper and what we get.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
     /// Its name, which stays the same for ever.
     pub id: &'static str,
@@ -32,14 +30,9 @@ pub struct Figure {
     /// What this run measured; `None` when it could not, with the reason in `note`.
     pub ours: Option<f64>,
     /// The same figure of medians over the runs in place of means, for experiments that say one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub median: Option<f64>,
     /// 95 % confidence interval of `ours` over the runs, for experiments that say one ([`interval`]).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
-    /// Whether its services had noise alone, for experiments that can also disturb them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub calm: Option<bool>,
     /// Unit of both.
     pub unit: &'static str,
     /// What we hold ourselves to, in words.
@@ -50,8 +43,50 @@ pub struct Figure {
     pub note: String,
 }
 
+impl Figure {
+    /// A figure without medians and interval. What is no finite number was not measured, and holds no target.
+    #[must_use]
+    pub fn new(
+        id: &'static str,
+        paper: impl Into<Option<f64>>,
+        ours: impl Into<Option<f64>>,
+        unit: &'static str,
+        (target, holds): (impl Into<String>, bool),
+        note: impl Into<String>,
+    ) -> Self {
+        let ours = finite(ours.into());
+        Self {
+            id,
+            paper: paper.into(),
+            ours,
+            median: None,
+            interval: None,
+            unit,
+            target: target.into(),
+            holds: holds && ours.is_some(),
+            note: note.into(),
+        }
+    }
+
+    /// With the same figure of medians.
+    #[must_use]
+    pub fn with_median(self, median: f64) -> Self {
+        Self { median: finite(Some(median)), ..self }
+    }
+
+    /// With its interval over the runs, where there is one.
+    #[must_use]
+    pub fn with_interval(self, interval: Option<[f64; 2]>) -> Self {
+        Self { interval, ..self }
+    }
+}
+
+fn finite(value: Option<f64>) -> Option<f64> {
+    value.filter(|value| value.is_finite())
+}
+
 /// A curve for a plot.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// Plot it belongs to.
     pub plot: String,
@@ -70,7 +105,7 @@ pub struct Series {
 }
 
 /// A row of detail behind the figures.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Detail {
     /// Experiment.
     pub experiment: String,
@@ -85,7 +120,7 @@ pub struct Detail {
 }
 
 /// Everything that came of it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reproduction {
     /// Figures of the papers, ours beside them.
     pub figures: Vec<Figure>,
@@ -109,4 +144,17 @@ pub enum ReproduceError {
     /// A test bed of MapReduce that does not work, which is a bug.
     #[error(transparent)]
     MapReduce(#[from] BedError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_is_not_measured_and_holds_nothing() {
+        let measured = Figure::new("bconf.harmed", 1.0, 0.0, "tenants", ("0", true), "note").with_median(2.0);
+        assert_eq!((measured.ours, measured.median, measured.holds), (Some(0.0), Some(2.0), true));
+        let not = Figure::new("bconf.harmed", None, f64::NAN, "tenants", ("0", true), "note").with_median(f64::NAN);
+        assert_eq!((not.paper, not.ours, not.median, not.holds), (None, None, None, false));
+    }
 }

@@ -384,23 +384,10 @@ impl Report<'_> {
         paper: Option<f64>,
         ours: f64,
         unit: &'static str,
-        (target, holds): (&str, bool),
+        target: (&str, bool),
         note: impl Into<String>,
     ) {
-        let ours = ours.is_finite().then_some(ours);
-        let holds = holds && ours.is_some();
-        self.out.figures.push(Figure {
-            id,
-            paper,
-            ours,
-            unit,
-            target: target.to_owned(),
-            holds,
-            note: note.into(),
-            median: None,
-            calm: None,
-            interval: None,
-        });
+        self.out.figures.push(Figure::new(id, paper, ours, unit, target, note));
     }
 
     fn detail(

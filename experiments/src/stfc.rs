@@ -265,29 +265,6 @@ pub fn reproduce(
     Ok(out)
 }
 
-fn figure(
-    id: &'static str,
-    paper: Option<f64>,
-    ours: f64,
-    unit: &'static str,
-    (target, holds): (&str, bool),
-    note: String,
-) -> Figure {
-    let ours = ours.is_finite().then_some(ours);
-    Figure {
-        id,
-        paper,
-        ours,
-        unit,
-        target: target.to_owned(),
-        holds: holds && ours.is_some(),
-        note,
-        median: None,
-        calm: None,
-        interval: None,
-    }
-}
-
 fn static_figures(out: &mut Reproduction, constant: &[Runs]) {
     let deviation = |controller| of(constant, controller, Run::deviation);
     let (stfc, kalman) = (deviation(Controller::Stfc), deviation(Controller::Kalman));
@@ -295,18 +272,18 @@ fn static_figures(out: &mut Reproduction, constant: &[Runs]) {
     let (tuned, reciprocal) = (deviation(Controller::TunedPi), deviation(Controller::ReciprocalArma));
     let note =
         format!("R(e) of Eq. 3.6, 200 clients, {STATIC_INTERVALS} intervals from 6 cores, {} runs", runs(constant));
-    out.figures.push(figure("stfc.static_r", Some(7.4), stfc, "%", ("at most 7.4", stfc <= 7.4), note));
+    out.figures.push(Figure::new("stfc.static_r", Some(7.4), stfc, "%", ("at most 7.4", stfc <= 7.4), note));
     let note = "Kalman filter on utilisation, same runs".to_owned();
-    out.figures.push(figure("stfc.kalman_static_r", Some(8.63), kalman, "%", ("above STFC", kalman > stfc), note));
+    out.figures.push(Figure::new("stfc.kalman_static_r", Some(8.63), kalman, "%", ("above STFC", kalman > stfc), note));
     let note = format!(
         "adaptive PI with the gain it has for utilisation, same runs; with one that suits this service {tuned:.2} %"
     );
-    out.figures.push(figure("stfc.pi_static_r", Some(37.23), pi, "%", ("above Kalman", pi > kalman), note));
+    out.figures.push(Figure::new("stfc.pi_static_r", Some(37.23), pi, "%", ("above Kalman", pi > kalman), note));
     let note = format!(
         "ARMA of the response time, same runs: few bad ones make it, the median is {:.2} %; of its reciprocal {reciprocal:.2} %",
         median(constant, Controller::Arma, Run::deviation)
     );
-    out.figures.push(figure("stfc.arma_static_r", Some(48.0), arma, "%", ("above adaptive PI", arma > pi), note));
+    out.figures.push(Figure::new("stfc.arma_static_r", Some(48.0), arma, "%", ("above adaptive PI", arma > pi), note));
 }
 
 fn dynamic_figures(out: &mut Reproduction, changing: &[Runs]) {
@@ -317,7 +294,14 @@ fn dynamic_figures(out: &mut Reproduction, changing: &[Runs]) {
     let deviation = of(changing, Controller::Stfc, Run::deviation);
     let note =
         format!("R(e), clients 100 → 200 → 300 → 200 → 100; others: {} (paper: ARMA 166)", others(&Run::deviation));
-    out.figures.push(figure("stfc.dynamic_r", Some(27.0), deviation, "%", ("at most 27", deviation <= 27.0), note));
+    out.figures.push(Figure::new(
+        "stfc.dynamic_r",
+        Some(27.0),
+        deviation,
+        "%",
+        ("at most 27", deviation <= 27.0),
+        note,
+    ));
 
     let settling = |run: &Run| mean(run.settling());
     let ours = of(changing, Controller::Stfc, settling);
@@ -329,7 +313,7 @@ fn dynamic_figures(out: &mut Reproduction, changing: &[Runs]) {
         of(changing, Controller::Stfc, |run| mean(run.settling_within(NARROW))),
         others(&settling)
     );
-    out.figures.push(figure("stfc.settling", Some(4.0), ours, "intervals", ("at most 4", ours <= 4.0), note));
+    out.figures.push(Figure::new("stfc.settling", Some(4.0), ours, "intervals", ("at most 4", ours <= 4.0), note));
 
     let overshoot = |run: &Run| mean(run.overshoot());
     let ours = of(changing, Controller::Stfc, overshoot);
@@ -341,7 +325,7 @@ fn dynamic_figures(out: &mut Reproduction, changing: &[Runs]) {
         "how far the response goes past the target after a change; least of those who settle within 10 intervals; others: {}",
         others(&overshoot)
     );
-    out.figures.push(figure("stfc.overshoot", None, ours, "%", ("smallest", ours < least), note));
+    out.figures.push(Figure::new("stfc.overshoot", None, ours, "%", ("smallest", ours < least), note));
 }
 
 fn runs(all: &[Runs]) -> usize {

@@ -5,14 +5,49 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::Context;
-use gleaner_experiments::{Reproduction, bconf, canal, chisim, forecast, mapreduce, rhic, stfc};
+use gleaner_experiments::{Figure, Reproduction, bconf, canal, chisim, forecast, mapreduce, rhic, stfc};
 use gleaner_planner::reservations::forecast::Forecaster;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 use crate::args::{ForecasterWord, JobsWord, ReproduceCommand};
 use crate::documents::print;
 use crate::exit::End;
 use crate::{format, plots};
+
+/// A figure as `--json` prints it.
+#[derive(Serialize)]
+struct FigureDocument<'f> {
+    id: &'f str,
+    paper: Option<f64>,
+    ours: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    median: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interval: Option<[f64; 2]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calm: Option<bool>,
+    unit: &'f str,
+    target: &'f str,
+    holds: bool,
+    note: &'f str,
+}
+
+impl<'f> FigureDocument<'f> {
+    fn of(figure: &'f Figure, calm: Option<bool>) -> Self {
+        let Figure { id, paper, ours, median, interval, unit, target, holds, note } = figure;
+        let (paper, ours, median, interval) = (*paper, *ours, *median, *interval);
+        Self { id, paper, ours, median, interval, calm, unit, target, holds: *holds, note }
+    }
+}
+
+/// Whether the experiment's services have noise alone, where it could also disturb them.
+const fn calm(command: &ReproduceCommand) -> Option<bool> {
+    match command {
+        ReproduceCommand::Bconf { disturbed, .. } => Some(!*disturbed),
+        _ => None,
+    }
+}
 
 pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End> {
     let (plots, details) = match command {
@@ -85,7 +120,9 @@ pub(super) fn run(command: &ReproduceCommand, json: bool) -> anyhow::Result<End>
         draw(&reproduction, folder)?;
     }
     if json {
-        print(&serde_json::to_string_pretty(&reproduction.figures)?)?;
+        let calm = calm(command);
+        let figures = reproduction.figures.iter().map(|figure| FigureDocument::of(figure, calm));
+        print(&serde_json::to_string_pretty(&figures.collect::<Vec<_>>())?)?;
         return Ok(End::Good);
     }
     if details {
@@ -148,4 +185,28 @@ fn draw(reproduction: &Reproduction, folder: &Path) -> anyhow::Result<()> {
             .with_context(|| format!("failed to write {}", path.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Arguments, Command};
+
+    #[test]
+    fn figures_say_whether_services_were_disturbed_where_they_can_be_and_leave_out_what_they_do_not_have() {
+        let figure = Figure::new("bconf.harmed", None, 1.0, "tenants", ("0", false), "note");
+        let document = |words: &[&str], figure: &Figure| {
+            let words = ["gleaner", "reproduce"].iter().chain(words);
+            let Command::Reproduce(command) = Arguments::parse_from(words).command else { panic!("another command") };
+            serde_json::to_string(&FigureDocument::of(figure, calm(&command))).unwrap()
+        };
+        let alone = r#"{"id":"bconf.harmed","paper":null,"ours":1.0,"unit":"tenants","target":"0","holds":false,"note":"note"}"#;
+        assert_eq!(document(&["stfc"], &figure), alone);
+        let figure = figure.with_median(2.0).with_interval(Some([0.0, 3.0]));
+        let all = alone.replace(r#""unit""#, r#""median":2.0,"interval":[0.0,3.0],"calm":true,"unit""#);
+        assert_eq!(document(&["bconf"], &figure), all);
+        assert_eq!(document(&["bconf", "--disturbed"], &figure), all.replace("true", "false"));
+    }
 }

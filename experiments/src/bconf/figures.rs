@@ -63,23 +63,10 @@ pub(super) fn figure(
     paper: impl Into<Option<f64>>,
     over: Over,
     unit: &'static str,
-    (target, holds): (&str, bool),
+    target: (&str, bool),
     note: String,
 ) -> Figure {
-    let number = |value: f64| value.is_finite().then_some(value);
-    let ours = number(over.ours);
-    Figure {
-        id,
-        paper: paper.into(),
-        ours,
-        median: number(over.median),
-        interval: over.interval,
-        calm: None,
-        unit,
-        target: target.to_owned(),
-        holds: holds && ours.is_some(),
-        note,
-    }
+    Figure::new(id, paper, over.ours, unit, target, note).with_median(over.median).with_interval(over.interval)
 }
 
 pub(super) fn detail(

@@ -1,4 +1,4 @@
-//! What a scheduler did with a workload, and what is told of it. In: schedules. Out: outcomes, and figures made of them. Called by
+//! What a scheduler did with a workload, and what is told of it. In: schedules. Out: outcomes, and what figures are made of. Called by
 //! everything that plays workloads.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,6 @@ use gleaner_planner::sharing::engine::Schedule;
 use gleaner_planner::snapshot::share::SharePolicy;
 
 use super::facebook::Submission;
-use crate::Figure;
 
 /// Beyond its fair completion by more than this a job counts as late (§5.5.2).
 pub(super) const LATE_S: f64 = 40.0;
@@ -56,29 +55,6 @@ pub(super) fn mean(values: &[f64]) -> f64 {
 
 /// Outcomes of a policy with every workload.
 pub(super) type Outcomes = BTreeMap<&'static str, Vec<Outcome>>;
-
-pub(super) fn figure(
-    id: &'static str,
-    paper: f64,
-    ours: f64,
-    unit: &'static str,
-    (target, holds): (String, bool),
-    note: &str,
-) -> Figure {
-    let ours = ours.is_finite().then_some(ours);
-    Figure {
-        id,
-        paper: Some(paper),
-        ours,
-        unit,
-        target,
-        holds: holds && ours.is_some(),
-        note: note.to_owned(),
-        median: None,
-        calm: None,
-        interval: None,
-    }
-}
 
 /// Worst over the workloads of what a policy's outcomes are.
 pub(super) fn worst(outcomes: &[Outcome], of: impl Fn(&Outcome) -> f64) -> f64 {

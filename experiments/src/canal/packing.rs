@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::facebook::{Jobs, LOCALITY, NETWORK, Size, Submission, submission};
-use super::outcome::{Outcome, Outcomes, POLICIES, figure, makespan_gain, mean, outcome, speed_up};
-use crate::{Detail, Reproduction};
+use super::outcome::{Outcome, Outcomes, POLICIES, makespan_gain, mean, outcome, speed_up};
+use crate::{Detail, Figure, Reproduction};
 use gleaner_planner::sharing::drf::Drf;
 use gleaner_planner::sharing::engine::play;
 
@@ -72,7 +72,7 @@ fn gains(outcomes: &Outcomes, names: &[&str]) -> (f64, f64) {
 }
 
 fn at_least(out: &mut Reproduction, id: &'static str, paper: f64, ours: f64, unit: &'static str, note: &str) {
-    out.figures.push(figure(id, paper, ours, unit, (format!("at least {paper}"), ours >= paper), note));
+    out.figures.push(Figure::new(id, paper, ours, unit, (format!("at least {paper}"), ours >= paper), note));
 }
 
 /// The best of mean times of the jobs of kinds under the others over CANAL's.

@@ -246,19 +246,7 @@ fn figures(out: &mut Reproduction, outcomes: &Outcomes, what: &str) {
     let of = |name: &str| outcomes.get(name).map_or(&[][..], Vec::as_slice);
     let canal = of("CANAL");
     let mut figure = |id, ours: f64, unit, target: &str, holds: bool, note: String| {
-        let holds = holds && ours.is_finite();
-        out.figures.push(Figure {
-            id,
-            paper: None,
-            ours: Some(ours).filter(|own| own.is_finite()),
-            unit,
-            target: target.to_owned(),
-            holds,
-            note,
-            median: None,
-            calm: None,
-            interval: None,
-        });
+        out.figures.push(Figure::new(id, None, ours, unit, (target, holds), note));
     };
     let late = late_percent(canal);
     let note = format!("{what}: jobs that end more than {LATE_S} s after their fair completion");

@@ -69,21 +69,10 @@ fn change_of(cell: &Cell, greedy: &[Cell]) -> Option<f64> {
 
 fn figures(out: &mut Reproduction, played: &Played) {
     let Played { leases, greedy, predictive, ours, .. } = played;
-    let mut figure = |id: Id, paper: f64, ours: Option<f64>, unit, (target, holds): (String, bool), note: String| {
+    let mut figure = |id: Id, paper: f64, ours: Option<f64>, unit, target: (String, bool), note: String| {
         let id = if played.generated { id.1 } else { id.0 };
         let paper = (!played.generated).then_some(paper);
-        out.figures.push(Figure {
-            id,
-            paper,
-            ours,
-            unit,
-            target,
-            holds: holds && ours.is_some(),
-            note,
-            median: None,
-            calm: None,
-            interval: None,
-        });
+        out.figures.push(Figure::new(id, paper, ours, unit, target, note));
     };
     let published = |(least, most): (f64, f64), ours: Option<f64>| {
         (format!("{least} to {most}"), ours.is_some_and(|ours| (least..=most).contains(&ours)))

@@ -39,11 +39,10 @@ pub(super) fn figure(
     paper: Option<f64>,
     (ours, interval): Value,
     unit: &'static str,
-    (target, holds): (String, bool),
+    target: (String, bool),
     note: String,
 ) -> Figure {
-    let ours = ours.is_finite().then_some(ours);
-    Figure { id, paper, ours, median: None, interval, calm: None, unit, target, holds: holds && ours.is_some(), note }
+    Figure::new(id, paper, ours, unit, target, note).with_interval(interval)
 }
 
 pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -377,20 +377,7 @@ fn figures(cases: &[Case], searches: &[Search], ours: &[Ours], out: &mut Reprodu
     let lucky = |group| of(group).filter_map(|(search, ours)| cost_over_luckiest(search, ours)).collect::<Vec<f64>>();
     let late = |group| of(group).flat_map(|(_, ours)| lateness(ours)).collect::<Vec<(f64, bool)>>();
     let mut at_most = |id, ours: f64, unit, most: f64, note: String| {
-        let value = ours.is_finite().then_some(ours);
-        let holds = value.is_some_and(|value| value <= most);
-        out.figures.push(Figure {
-            id,
-            paper: None,
-            ours: value,
-            unit,
-            target: format!("at most {most}"),
-            holds,
-            note,
-            median: None,
-            calm: None,
-            interval: None,
-        });
+        out.figures.push(Figure::new(id, None, ours, unit, (format!("at most {most}"), ours <= most), note));
     };
     let drawn = errors(Group::Drawn);
     let (count, luckiest) = (drawn.len(), lucky(Group::Drawn));
