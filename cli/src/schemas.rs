@@ -26,8 +26,8 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Default)]
 struct Definitions(BTreeMap<String, Value>);
 
-/// Numbers that may be infinite, which JSON has no word for: they are null.
-const NO_NUMBERS: [(&str, &str); 1] = [("Quality", "left_out_percent")];
+/// Numbers that may be infinite or none, which JSON has no word for: they are null.
+const NO_NUMBERS: [(&str, &str); 2] = [("Quality", "left_out_percent"), ("Quality", "r_squared")];
 
 /// A field: its name, its schema, and whether every answer has it.
 type Field = (&'static str, Value, bool);

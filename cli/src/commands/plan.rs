@@ -232,12 +232,16 @@ fn show_autoscale(answer: &AutoscaleAnswer) -> anyhow::Result<()> {
     }
     if let Some(fitted) = &answer.fitted {
         let of = |name: &str, own: &gleaner_planner::mapreduce::fit::Quality| {
-            let (runs, r_squared, delta) = (own.runs, own.r_squared, own.delta_percent);
+            let (runs, delta) = (own.runs, own.delta_percent);
+            let r_squared = match own.r_squared {
+                known if known.is_finite() => format!("R² {known:.3}"),
+                _ => "no R², as all took as long".to_owned(),
+            };
             let left_out = match own.left_out_percent {
                 error if error.is_finite() => format!("{error:.1} % on runs left out"),
                 _ => "nothing is known of runs left out".to_owned(),
             };
-            format!("{name}: {}, R² {r_squared:.3}, Δ {delta:.1} %, {left_out}", counted(runs, "run"))
+            format!("{name}: {}, {r_squared}, Δ {delta:.1} %, {left_out}", counted(runs, "run"))
         };
         print(&of("map stage", &fitted.map))?;
         fitted.reduce.as_ref().map_or(Ok(()), |own| print(&of("reduce stage", own)))?;

@@ -78,11 +78,11 @@ impl TrainingRun {
 pub struct Quality {
     /// Runs.
     pub runs: usize,
-    /// R².
+    /// R²; NaN where all runs took as long, which leaves nothing to explain.
     pub r_squared: f64,
     /// Δ of §IV-C: mean of |measured − model| / model, in percent.
     pub delta_percent: f64,
-    /// The same with every run left out of the fit that predicts it.
+    /// The same with every run, and its copies, left out of the fit that predicts it; infinite where the others do not give a fit.
     pub left_out_percent: f64,
     /// The least and the most MB of a task among the runs. Beyond them the polynomial is a guess.
     pub task_mb: (f64, f64),
@@ -146,8 +146,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// Least squares of the relative error without the run `left_out`; `None` where that is singular. Columns are scaled, as their
-    /// units differ by orders.
+    /// Least squares of the relative error without the run `left_out` and its copies, which would predict it without any error;
+    /// `None` where that is singular. Columns are scaled, as their units differ by orders.
     fn solve(&self, left_out: Option<usize>) -> Option<Vec<f64>> {
         let columns = self.rows.first()?.len();
         let scale: Vec<f64> =
@@ -157,13 +157,20 @@ impl Sample {
         }
         let mut normal = Normal::new(columns);
         for (index, (row, measured)) in self.rows.iter().zip(&self.measured).enumerate() {
-            if Some(index) != left_out {
+            if left_out.is_none_or(|own| !self.is_copy(index, own)) {
                 let scaled: Row = row.iter().zip(&scale).map(|(x, most)| x / most).collect();
                 normal.add(&scaled, *measured, self.tasks[index] / (measured * measured));
             }
         }
         let solution = normal.unconstrained()?;
         Some(solution.iter().zip(&scale).map(|(x, most)| x / most).collect())
+    }
+
+    /// Both runs have the same sizes and took exactly as long: one of them says no more than the other.
+    fn is_copy(&self, index: usize, other: usize) -> bool {
+        let is_same = |a: f64, b: f64| a.total_cmp(&b).is_eq();
+        let all = self.rows[index].iter().zip(&self.rows[other]);
+        is_same(self.measured[index], self.measured[other]) && all.into_iter().all(|(a, b)| is_same(*a, *b))
     }
 
     fn model(&self, index: usize, solution: &[f64]) -> f64 {
@@ -190,7 +197,7 @@ impl Sample {
             spread += (measured - mean).powi(2);
             delta += (measured - model).abs() / model.abs() / runs as f64;
         }
-        let r_squared = if spread > 0.0 { 1.0 - off / spread } else { 1.0 };
+        let r_squared = if spread > 0.0 { 1.0 - off / spread } else { f64::NAN };
         Quality { runs, r_squared, delta_percent: 100.0 * delta, left_out_percent, task_mb }
     }
 }
@@ -512,6 +519,21 @@ mod tests {
         let same = [all[4], all[4]];
         let said = fit(&same).unwrap_err().to_string();
         assert!(said.contains("the reduce stage apart; vary"), "{said}");
+    }
+
+    /// Each run predicts its copy without any error, which says nothing of other runs.
+    #[test]
+    fn copies_of_runs_are_no_estimate_of_the_error() {
+        let one = TrainingRun { reduces: 0, ..runs(&WORD_COUNT, 0.0)[0] };
+        let found = fit(&[one; 2]).unwrap().map;
+        assert!(found.left_out_percent.is_infinite() && found.r_squared.is_nan(), "{found:?}");
+        // Measured twice, the runs differ by what measuring does.
+        let again = TrainingRun { map_stage_s: 1.1 * one.map_stage_s, ..one };
+        let found = fit(&[one, again]).unwrap().map;
+        assert!((9.0..11.0).contains(&found.left_out_percent), "{found:?}");
+        let noisy = runs(&WORD_COUNT, 0.03);
+        let (once, twice) = (fit(&noisy).unwrap().map, fit(&[noisy.clone(), noisy].concat()).unwrap().map);
+        assert!((twice.left_out_percent - once.left_out_percent).abs() < 1e-6, "{once:?} {twice:?}");
     }
 
     #[test]

@@ -136,7 +136,7 @@ fn notes(situation: &Situation, fitted: Option<&Fitted>) -> Vec<String> {
         let Some(quality) = quality else { continue };
         if !quality.left_out_percent.is_finite() {
             notes.push(format!(
-                "the training runs are too few or too alike to tell the coefficients of the {kind} stage apart; add runs with other MB a task"
+                "the training runs are too few or too alike to tell the coefficients of the {kind} stage apart, and that these fit them is no estimate of their error; add runs with other MB a task"
             ));
         }
         if quality.delta_percent > DOUBTFUL_PERCENT {
