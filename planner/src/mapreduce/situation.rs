@@ -242,6 +242,12 @@ impl Checks {
         self.above_zero(format!("{field}.input_mb"), work.input_mb);
         self.within(format!("{field}.maps"), work.maps.into(), (1.0, MOST_TASKS.into()));
         self.within(format!("{field}.reduces"), work.reduces.into(), (0.0, MOST_TASKS.into()));
+        if *workload == Coefficients::default() {
+            let rule = "its coefficients, such as {\"map\": [20, 0.1, 0]} for map tasks of 20 s and 0.1 s a MB, or be left out \
+                        beside `training`, which gives them";
+            self.wrong(format!("{field}.workload"), "missing", rule);
+            return;
+        }
         let polynomials = [workload.map, workload.reduce_first, workload.reduce_later];
         let numbers = polynomials.iter().flat_map(|own| own.0).chain([
             workload.shuffle,

@@ -318,6 +318,35 @@ mod tests {
     }
 
     #[test]
+    fn a_workload_that_is_missing_is_named_with_what_to_write() {
+        let mut asked = question();
+        let workload = Coefficients::default();
+        asked.situation.following = vec![Following { input_mb: 6_400.0, maps: 100, reduces: 1, times: 1, workload }];
+        let said = autoscale(&asked).unwrap_err().to_string();
+        let rule = "is missing; it must be its coefficients, such as {\"map\": [20, 0.1, 0]} for";
+        assert!(said.starts_with(&format!("situation.following[0].workload: {rule}")), "{said}");
+        asked.situation.job.workload = Coefficients::default();
+        let said = autoscale(&asked).unwrap_err().to_string();
+        assert!(said.starts_with(&format!("situation.job.workload: {rule}")), "{said}");
+        assert!(said.lines().all(|line| line.ends_with("beside `training`, which gives them")), "{said}");
+        // With training neither has to be there.
+        asked.training = [(32.0, 20), (64.0, 40), (6_400.0, 2)].map(|(mb, maps)| run(mb, maps)).to_vec();
+        assert!(autoscale(&asked).is_ok(), "{:?}", autoscale(&asked));
+    }
+
+    #[test]
+    fn two_copies_of_a_run_are_said_to_be_no_estimate() {
+        let mut asked = question();
+        asked.situation.job.workload = Coefficients::default();
+        asked.training = vec![run(64.0, 40); 2];
+        asked.training.iter_mut().for_each(|run| (run.reduces, run.reduce_stage_s) = (0, 0.0));
+        asked.situation.job.reduces = 0;
+        asked.situation.nodes.iter_mut().for_each(|node| node.reduces_running.clear());
+        let notes = autoscale(&asked).unwrap().notes;
+        assert!(notes.iter().any(|note| note.contains("is no estimate of their error; add runs")), "{notes:?}");
+    }
+
+    #[test]
     fn a_training_run_that_is_absurd_is_refused_or_noted() {
         let mut question = question();
         question.situation.job.workload = Coefficients::default();
