@@ -19,16 +19,18 @@ pub(crate) fn read_document<T: serde::de::DeserializeOwned>(path: &std::path::Pa
     } else {
         std::fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_string(&mut text)).with_context(failed)?;
     }
+    // The mark that some editors put at the begin of a file of UTF-8.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let wrong = |field: String, why: String| match field.as_str() {
         "." | "" => anyhow::anyhow!("{name}: {why}"),
         field => anyhow::anyhow!("{name}: {field}: {why}"),
     };
     if path.extension().is_some_and(|ending| ending == "toml") {
-        let document = toml::Deserializer::parse(&text).map_err(|error| wrong(String::new(), error.to_string()))?;
+        let document = toml::Deserializer::parse(text).map_err(|error| wrong(String::new(), error.to_string()))?;
         return serde_path_to_error::deserialize(document)
             .map_err(|error| wrong(error.path().to_string(), error.inner().message().to_owned()));
     }
-    let mut document = serde_json::Deserializer::from_str(&text);
+    let mut document = serde_json::Deserializer::from_str(text);
     let read = serde_path_to_error::deserialize(&mut document)
         .map_err(|error| wrong(error.path().to_string(), error.inner().to_string()))?;
     document.end().map_err(|error| wrong(String::new(), format!("after the document: {error}")))?;

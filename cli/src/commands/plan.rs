@@ -39,11 +39,12 @@ pub(super) fn run(plan: &PlanCommand, json: bool, unit: CpuUnit) -> anyhow::Resu
         PlanCommand::Arbitrate { question } => answer(question, json, arbitrate_question, show_arbitration),
         PlanCommand::Fill { question, leases } => {
             let mut asked: FillQuestion = read_document(question)?;
-            if let Some(path) = leases {
-                asked.leases = leases::read(path)?;
+            let mut read = leases.as_deref().map(leases::read).transpose()?;
+            if let Some(read) = &mut read {
+                asked.leases = std::mem::take(&mut read.leases);
             }
-            let answer = fill(&asked).map_err(|problems| match leases {
-                Some(path) => leases::wrong(question, path, &problems),
+            let answer = fill(&asked).map_err(|problems| match leases.as_deref().zip(read.as_ref()) {
+                Some((path, read)) => leases::wrong(question, path, read, &problems),
                 None => anyhow!("{}: {problems}", question.display()),
             })?;
             tell(&answer, json, || show_fill(asked.now_s, &answer))
@@ -394,11 +395,11 @@ mod tests {
     fn mistakes_in_a_file_of_leases_name_that_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("leases.csv");
-        std::fs::write(&path, "lease,start_s,end_s,nodes\na,100,200,1\na,300,250,1\n").unwrap();
+        std::fs::write(&path, "\u{feff}lease,start_s,end_s,nodes\na,100,200,1\n\na,300,250,1\n").unwrap();
         let question = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/fill.json")).to_owned();
         let asked = PlanCommand::Fill { question, leases: Some(path.clone()) };
         let said = run(&asked, true, CpuUnit::Cores).unwrap_err().to_string();
-        let (first, second) = ("leases[1] (a).lease: is named twice", "leases[1] (a).end_s: is 250;");
+        let (first, second) = (": line 4 (a).lease: is named twice", ": line 4 (a).end_s: is 250;");
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(lines.len(), 2, "{said}");
         assert!(lines.iter().all(|line| line.starts_with(&path.display().to_string())), "{said}");

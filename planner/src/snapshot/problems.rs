@@ -24,8 +24,14 @@ impl Problems {
         }
     }
 
+    /// A value and its bounds. Where these leave nothing, what they are from is wrong.
     pub(super) fn within(&mut self, field: &str, value: f64, least: f64, most: f64) {
-        if !(least..=most).contains(&value) {
+        if least > most {
+            let (value, least, most) = (short(value), short(least), short(most));
+            self.push(format!(
+                "{field}: is {value}; it must be at least {least}, and at most {most}: a field that sets one of them is wrong"
+            ));
+        } else if !(least..=most).contains(&value) {
             self.push(format!("{field}: is {}; it must be {} to {}", short(value), short(least), short(most)));
         }
     }
@@ -64,3 +70,22 @@ impl Display for Problems {
 }
 
 impl std::error::Error for Problems {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_that_leave_nothing_are_no_range() {
+        let mut problems = Problems::default();
+        problems.within("ceiling_percent", 5.0, 1.0, 0.0);
+        let said = problems.to_string();
+        assert_eq!(
+            said,
+            "ceiling_percent: is 5; it must be at least 1, and at most 0: a field that sets one of them is wrong"
+        );
+        problems = Problems::default();
+        problems.within("ceiling_percent", 5.0, 0.0, 5.0);
+        assert!(problems.end().is_ok());
+    }
+}

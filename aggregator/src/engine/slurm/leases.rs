@@ -93,12 +93,12 @@ pub(super) enum LeasesUnknown {
         source: serde_json::Error,
     },
     /// A lease in it cannot be right.
-    #[error("{}: leases[{place}] ({lease}).{field}: {why}", file.display())]
+    #[error("{}: {place} ({lease}).{field}: {why}", file.display())]
     Lease {
         /// The file.
         file: PathBuf,
-        /// Its place in the list, from 0.
-        place: usize,
+        /// Its line, or its place in the list of JSON.
+        place: String,
         /// Its name.
         lease: ReservationId,
         /// The field.
@@ -184,8 +184,8 @@ pub(super) async fn read(
             let (file, names) = (file.clone(), nodes.names.clone());
             Reading::begin(move || {
                 let leases = of_file(&file)?;
-                let named = |(place, lease)| named(&file, place, lease, &names);
-                let leases = leases.iter().enumerate().map(named).collect::<Result<Vec<NodeLease>, _>>()?;
+                let named = |(place, lease): &(String, Lease)| named(&file, place, lease, &names);
+                let leases = leases.iter().map(named).collect::<Result<Vec<NodeLease>, _>>()?;
                 let nodes = leases.iter().flat_map(|lease| lease.nodes.iter().map(move |node| (lease, node)));
                 let leased = nodes.map(|(lease, node)| LeasedNode { node, lease, is_part: false });
                 overlaps::check(leased, now_s)
@@ -257,7 +257,8 @@ fn of_line(line: &str, cpus: &BTreeMap<&str, u32>) -> Result<Option<NodeLease>, 
     Ok((!is_part).then_some(NodeLease { lease, nodes, start_s, end_s }))
 }
 
-fn of_file(file: &Path) -> Result<Vec<Lease>, LeasesUnknown> {
+/// The leases of a file, each with its place there.
+fn of_file(file: &Path) -> Result<Vec<(String, Lease)>, LeasesUnknown> {
     let unreadable = |source| LeasesUnknown::Unreadable { file: file.to_owned(), source };
     let mut text = String::new();
     std::fs::File::open(file).map_err(unreadable)?.take(LONGEST).read_to_string(&mut text).map_err(unreadable)?;
@@ -265,20 +266,31 @@ fn of_file(file: &Path) -> Result<Vec<Lease>, LeasesUnknown> {
         return Err(LeasesUnknown::TooLong { file: file.to_owned() });
     }
     if file.extension().is_some_and(|ending| ending == "json") {
-        return serde_json::from_str(&text).map_err(|source| LeasesUnknown::Json { file: file.to_owned(), source });
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        let leases: Vec<Lease> =
+            serde_json::from_str(text).map_err(|source| LeasesUnknown::Json { file: file.to_owned(), source })?;
+        let placed = leases.into_iter().enumerate();
+        return Ok(placed.map(|(place, lease)| (format!("leases[{place}]"), lease)).collect());
     }
-    leases_of_csv(&text).map_err(|source| LeasesUnknown::Csv { file: file.to_owned(), source })
+    let leases = leases_of_csv(&text).map_err(|source| LeasesUnknown::Csv { file: file.to_owned(), source })?;
+    Ok(leases.into_iter().map(|(line, lease)| (format!("line {line}"), lease)).collect())
 }
 
 /// A lease of a file, with the nodes of its hosts.
 fn named(
     file: &Path,
-    place: usize,
+    place: &str,
     lease: &Lease,
     names: &BTreeMap<HostId, String>,
 ) -> Result<NodeLease, LeasesUnknown> {
     let wrong = |field, why: String| {
-        Err(LeasesUnknown::Lease { file: file.to_owned(), place, lease: lease.lease.clone(), field, why })
+        Err(LeasesUnknown::Lease {
+            file: file.to_owned(),
+            place: place.to_owned(),
+            lease: lease.lease.clone(),
+            field,
+            why,
+        })
     };
     for (field, at_s) in [("start_s", lease.start_s), ("end_s", lease.end_s)] {
         if !(0.0..=LATEST_S).contains(&at_s) {
@@ -291,6 +303,10 @@ fn named(
     // Which nodes it will get is not Gleaner's to say.
     if lease.hosts.is_empty() || lease.nodes.is_some_and(|nodes| nodes as usize > lease.hosts.len()) {
         return wrong("hosts", format!("names {}; it must name all hosts of the lease", lease.hosts.len()));
+    }
+    let mut hosts = BTreeSet::new();
+    if let Some(twice) = lease.hosts.iter().find(|host| !hosts.insert(*host)) {
+        return wrong("hosts", format!("{twice} is named twice; each must be named once"));
     }
     let node_of = |host: &HostId| names.get(host).map_or(host.as_str(), String::as_str).to_owned();
     let nodes = lease.hosts.iter().map(node_of).collect();
@@ -387,14 +403,26 @@ mod tests {
         let leases = of("lease,start_s,end_s,hosts\na,100,200,h1 h2\n", "l.csv").await.unwrap();
         assert_eq!(leases[0].nodes, ["h2", "node-1"].map(str::to_owned).into());
         let json = r#"[{"lease":"a","start_s":100,"end_s":200.5,"hosts":["h2"]}]"#;
-        assert!((of(json, "l.json").await.unwrap()[0].end_s - 200.5).abs() < 1e-9);
+        for mark in ["", "\u{feff}"] {
+            assert!((of(&format!("{mark}{json}"), "l.json").await.unwrap()[0].end_s - 200.5).abs() < 1e-9);
+        }
         for (text, name, why) in [
             (
                 "lease,start_s,end_s,hosts\na,200,100,h1\n",
                 "l.csv",
-                "leases[0] (a).end_s: is 100.0; it must be after start_s",
+                "l.csv: line 2 (a).end_s: is 100.0; it must be after start_s",
             ),
-            ("start_s,end_s,hosts\n1,nan,h1\n", "l.csv", "leases[0] (line-2).end_s: is NaN"),
+            (
+                r#"[{"lease":"a","start_s":100,"end_s":100,"hosts":["h2"]}]"#,
+                "l.json",
+                "l.json: leases[0] (a).end_s: is 100.0; it must be after start_s",
+            ),
+            ("start_s,end_s,hosts\n1,nan,h1\n", "l.csv", "line 2: end_s: is \"nan\"; it must be a number of seconds"),
+            (
+                "lease,start_s,end_s,hosts\n\na,1,5,h1 h2 h1\n",
+                "l.csv",
+                "line 3 (a).hosts: h1 is named twice; each must be named once",
+            ),
             ("start_s,end_s,hosts\n-1,5,h1\n", "l.csv", "start_s: is -1.0; it must be a time in seconds since 1970"),
             ("start_s,end_s,nodes\n1,5,2\n", "l.csv", "hosts: names 0; it must name all hosts"),
             ("start_s,end_s,nodes,hosts\n1,5,2,h1\n", "l.csv", "hosts: names 1"),

@@ -12,6 +12,8 @@ use crate::snapshot::problems::Problems;
 
 /// Seconds that a time may be.
 const LONGEST_S: f64 = 1e12;
+/// Most nodes of a lease that is over.
+const MOST_NODES: usize = 1_000_000;
 /// Most cores of a node.
 const MOST_CORES: u32 = 100_000;
 
@@ -21,7 +23,7 @@ pub(super) fn check_numbers(question: &FillQuestion, problems: &mut Problems) {
     time(problems, "now_s".to_owned(), question.now_s);
     problems.within("record.since_s", question.record.since_s, -LONGEST_S, question.now_s);
     problems.within("scale.window_h", question.scale.window_h.into(), 1.0, 100_000.0);
-    problems.within("scale.slot_h", question.scale.slot_h.into(), 1.0, question.scale.window_h.into());
+    problems.within("scale.slot_h", question.scale.slot_h.into(), 1.0, question.scale.window_h.max(1).into());
     problems.within("surviving.horizon_s", question.surviving.horizon_s, 60.0, 24.0 * HOUR_S);
     problems.within("surviving.days", question.surviving.days.into(), 1.0, 366.0);
     problems.within("surviving.unused_per_sudden", question.surviving.unused_per_sudden, 0.0, 1e6);
@@ -72,8 +74,9 @@ pub(super) fn check_leases(question: &FillQuestion, index: &BTreeMap<&HostId, us
             problems.push(format!("{}: is {start_s}; it must be at least {least_s}: {rule}", field("start_s")));
         }
         least_s = least_s.max(lease.start_s);
-        let ends = lease.end_s > lease.start_s && lease.end_s <= LONGEST_S;
-        if !ends {
+        if lease.end_s > LONGEST_S {
+            problems.push(format!("{}: is {}; it must be at most {LONGEST_S}", field("end_s"), lease.end_s));
+        } else if lease.end_s.is_nan() || lease.end_s <= lease.start_s {
             let (end_s, start_s) = (lease.end_s, lease.start_s);
             problems.push(format!("{}: is {end_s}; it must be after start_s, {start_s}", field("end_s")));
         }
@@ -83,13 +86,36 @@ pub(super) fn check_leases(question: &FillQuestion, index: &BTreeMap<&HostId, us
             let text = "is missing; a lease that begins after now_s must say when it was made";
             problems.push(format!("{}: {text}", field("created_s")));
         }
-        // Of leases that are over only the number counts; the cloud may have been larger then.
-        let most = if lease.end_s > question.now_s { present.max(lease.hosts.len()) as f64 } else { 1e6 };
-        problems.within(&field("nodes"), lease.wanted().into(), lease.hosts.len().max(1) as f64, most);
+        let mut hosts = BTreeSet::new();
+        if let Some(twice) = lease.hosts.iter().find(|host| !hosts.insert(*host)) {
+            problems.push(format!("{}: {twice} is named twice; each must be named once", field("hosts")));
+            continue;
+        }
+        check_number_of(lease, &field("nodes"), present, question.now_s, problems);
         if lease.end_s > question.now_s {
             check_hosts_of(lease, &field("hosts"), index, &mut spans, problems);
         }
     }
+}
+
+/// The number of nodes of a lease, of which so many are present at `now_s`.
+fn check_number_of(lease: &Lease, field: &str, present: usize, now_s: f64, problems: &mut Problems) {
+    let (wanted, named) = (lease.wanted() as usize, lease.hosts.len());
+    // Of leases that are over only the number counts; the cloud may have been larger then.
+    let most = if lease.end_s > now_s { present.max(named) } else { MOST_NODES };
+    let rule = if lease.nodes.is_none() && named == 0 {
+        problems.push(format!("{field}: is missing; a lease must have it, or name its hosts"));
+        return;
+    } else if wanted < named {
+        format!("at least {named}, as many as it names hosts")
+    } else if wanted == 0 {
+        "at least 1".to_owned()
+    } else if wanted > most {
+        format!("at most {most}, as many as are present")
+    } else {
+        return;
+    };
+    problems.push(format!("{field}: is {wanted}; it must be {rule}"));
 }
 
 /// The hosts of a lease that is not over. `spans` has the last lease of each host before, and its end.
@@ -144,7 +170,13 @@ pub(super) fn check_jobs(
             problems.push(format!("{}: is {}; it must be one of nodes[]", field("host"), job.host));
             continue;
         };
-        problems.within(&field("cores"), job.cores.into(), 1.0, room[at].into());
+        if room[at] == 0 && job.cores > 0 {
+            let (cores, all) = (job.cores, nodes[at].cores);
+            let text = format!("the jobs before it have all {all} cores of {}", job.host);
+            problems.push(format!("{}: is {cores}; {text}", field("cores")));
+        } else {
+            problems.within(&field("cores"), job.cores.into(), 1.0, room[at].into());
+        }
         let cores = job.cores.min(room[at]);
         room[at] -= cores;
         nodes[at].running.push(Running {
@@ -161,7 +193,7 @@ pub(super) fn check_jobs(
         if !names.insert(&job.job) {
             problems.push(format!("{}: is named twice", field("job")));
         }
-        problems.within(&field("cores"), job.cores.into(), 1.0, widest.into());
+        problems.within(&field("cores"), job.cores.into(), 1.0, widest.max(1).into());
         times(problems, &field, [job.estimate_s, job.checkpoint_s]);
     }
 }

@@ -301,7 +301,31 @@ fn every_field_that_is_wrong_is_named() {
     );
     named(
         &|asked| asked.leases = vec![Lease { nodes: Some(4), ..lease("a", 500.0, 3_000.0, &[]) }],
-        "leases[0] (a).nodes: is 4; it must be 1 to 3",
+        "leases[0] (a).nodes: is 4; it must be at most 3, as many as are present",
+    );
+    named(
+        &|asked| asked.leases = vec![Lease { nodes: Some(1), ..lease("a", 500.0, 3_000.0, &["n1", "n2"]) }],
+        "leases[0] (a).nodes: is 1; it must be at least 2, as many as it names hosts",
+    );
+    named(
+        &|asked| asked.leases = vec![Lease { nodes: None, ..lease("a", 500.0, 3_000.0, &[]) }],
+        "leases[0] (a).nodes: is missing; a lease must have it, or name its hosts",
+    );
+    let absent = |asked: &mut FillQuestion| {
+        asked.nodes.iter_mut().for_each(|node| node.present = false);
+        asked.leases = vec![lease("a", 500.0, 3_000.0, &[])];
+    };
+    named(&absent, "leases[0] (a).nodes: is 1; it must be at most 0, as many as are present");
+    // Over, too: how many nodes it had counts.
+    for end_s in [600.0, 3_000.0] {
+        named(
+            &|asked| asked.leases = vec![lease("a", 500.0, end_s, &["n1", "n2", "n1"])],
+            "leases[0] (a).hosts: n1 is named twice; each must be named once",
+        );
+    }
+    named(
+        &|asked| asked.leases = vec![lease("l", 500.0, f64::INFINITY, &["n1"])],
+        "leases[0] (l).end_s: is inf; it must be at most 1000000000000",
     );
     named(
         &|asked| asked.leases = vec![Lease { created_s: None, ..lease("a", 5_000.0, 6_000.0, &["n1"]) }],
@@ -315,6 +339,10 @@ fn every_field_that_is_wrong_is_named() {
     named(&|asked| asked.waiting[1].cores = 3, "waiting[1] (w2).cores: is 3; it must be 1 to 2");
     named(&|asked| asked.waiting[1].estimate_s = Some(-1.0), "waiting[1] (w2).estimate_s: is -1");
     named(&|asked| asked.running[0].cores = 3, "running[0] (a).cores: is 3");
+    let full = |asked: &mut FillQuestion| {
+        (asked.running[0].cores, asked.running[1].host) = (2, host("n1"));
+    };
+    named(&full, "running[1] (b).cores: is 1; the jobs before it have all 2 cores of n1");
     named(&|asked| asked.running[0].started_s = 1_001.0, "running[0] (a).started_s: is 1001");
     named(&|asked| asked.running[1].job = asked.running[0].job.clone(), "running[1] (a).job: is named twice");
     named(&|asked| asked.nodes[2].host = host("n1"), "nodes[2].host: is n1; it must be named once");

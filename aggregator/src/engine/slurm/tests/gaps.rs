@@ -58,7 +58,7 @@ async fn a_node_is_drained_emptied_and_resumed_around_a_lease() {
     for now_s in [2_090.0, 3_100.0] {
         let seen = look(&mut session, &["d1"], now_s).await;
         assert!(fake.told().is_empty());
-        assert!(seen.trouble.unwrap().contains("leases[0] (course).end_s: is 2100.0"));
+        assert!(seen.trouble.unwrap().contains("line 2 (course).end_s: is 2100.0"));
         assert_eq!(seen.progress.leases.len(), 1);
     }
     fs::write(&file, leases).unwrap();
