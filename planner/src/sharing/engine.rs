@@ -139,6 +139,11 @@ impl<'a> State<'a> {
         Some((progress.stage, unfinished))
     }
 
+    /// The number of what tasks of the job's stage need ([`Workload::kind`]); `None` when the job has ended.
+    pub(super) fn kind(&self, job: usize) -> Option<usize> {
+        self.workload.kind(job, self.jobs[job].stage)
+    }
+
     /// How many tasks of a stage have not ended; after a loss a job can be at a stage while a later one is partly done.
     #[must_use]
     pub fn left(&self, job: usize, stage: usize) -> u32 {

@@ -7,7 +7,7 @@
 //! says of DRF itself.
 
 use super::engine::TIME_ROUNDING;
-use super::input::{Stage, Workload};
+use super::input::{Job, Stage, Workload};
 use super::resources::{ROUNDING, Resources};
 use super::weights::Weights;
 
@@ -58,12 +58,13 @@ pub(super) fn shares(claims: &[Claim], available: Resources, shares: &mut Vec<f6
         // Rates below this are what rounding leaves of jobs that have stopped.
         let of = |r: usize| if used_up[r] || rate[r] < 1e-12 { f64::INFINITY } else { free[r] / rate[r] };
         let until_full = (0..4).map(of).fold(f64::INFINITY, f64::min).max(0.0);
-        let step = until_full.min(claim.full_at() - level).max(0.0);
+        let full_at = claim.full_at();
+        let step = until_full.min(full_at - level).max(0.0);
         level += step;
         for (free, rate) in free.iter_mut().zip(rate) {
             *free -= rate.max(0.0) * step;
         }
-        if claim.full_at() - level <= ROUNDING * claim.full_at() {
+        if full_at - level <= ROUNDING * full_at {
             stop(next, claim.most, shares, &mut rate);
             continue;
         }
@@ -86,17 +87,22 @@ fn spread_network(claims: &[Claim], mut free: f64, shares: &mut [f64]) {
     if free <= ROUNDING {
         return;
     }
-    let room = |(index, claim): (usize, &Claim)| {
+    let weight = |index: usize| claims[index].weight;
+    let mut rooms: Vec<(f64, f64, usize)> = Vec::with_capacity(claims.len());
+    for (index, claim) in claims.iter().enumerate() {
+        if claim.direction.network < 1.0 - ROUNDING {
+            continue;
+        }
         let of_node = Resources { network: 0.0, ..claim.direction }.largest();
         let most = if of_node > 0.0 { claim.most.min(shares[index] / of_node) } else { claim.most };
-        let intensive = claim.direction.network >= 1.0 - ROUNDING;
-        (intensive && most > shares[index]).then_some((most - shares[index], index))
-    };
-    let weight = |index: usize| claims[index].weight;
-    let mut rooms: Vec<(f64, usize)> = claims.iter().enumerate().filter_map(room).collect();
-    rooms.sort_by(|a, b| (a.0 / weight(a.1)).total_cmp(&(b.0 / weight(b.1))));
-    let mut weights: f64 = rooms.iter().map(|&(_, index)| weight(index)).sum();
-    for (room, index) in rooms {
+        let room = most - shares[index];
+        if room > 0.0 {
+            rooms.push((room / claim.weight, room, index));
+        }
+    }
+    rooms.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut weights: f64 = rooms.iter().map(|&(_, _, index)| weight(index)).sum();
+    for (_, room, index) in rooms {
         let more = room.min(free * weight(index) / weights);
         shares[index] += more;
         free -= more;
@@ -134,10 +140,43 @@ pub struct FairTimes {
 #[derive(Debug, Clone)]
 struct Advance {
     stage: usize,
+    /// How long tasks of the stage run.
+    task_s: f64,
     /// Dominant product of the stage that is left.
     left: f64,
     /// Dominant product of the stages before.
     done: f64,
+}
+
+/// A number for each stage of each job, one after the other: a look ahead copies all of them.
+#[derive(Debug, Clone)]
+struct PerStage {
+    /// Where each job begins, and the end of the last.
+    begins: Vec<usize>,
+    values: Vec<f64>,
+}
+
+impl PerStage {
+    fn new(workload: &Workload, of: impl Fn(&Stage) -> f64) -> Self {
+        let mut own = Self { begins: vec![0], values: Vec::new() };
+        for job in workload.jobs() {
+            own.values.extend(job.stages.iter().map(&of));
+            own.begins.push(own.values.len());
+        }
+        own
+    }
+
+    fn of(&self, job: usize) -> &[f64] {
+        &self.values[self.begins[job]..self.begins[job + 1]]
+    }
+
+    fn of_mut(&mut self, job: usize) -> &mut [f64] {
+        &mut self.values[self.begins[job]..self.begins[job + 1]]
+    }
+
+    fn lists(&self) -> Vec<Vec<f64>> {
+        (1..self.begins.len()).map(|end| self.of(end - 1).to_vec()).collect()
+    }
 }
 
 /// Divisible DRF at one time.
@@ -148,11 +187,11 @@ pub(super) struct Fluid {
     pub(super) available: Resources,
     jobs: Vec<Advance>,
     /// Dominant product of each stage of each job.
-    products: Vec<Vec<f64>>,
+    products: PerStage,
     /// Of each job that is there, in the order of the levels at which it has its most; and its position.
     claims: Vec<Claim>,
     present: Vec<usize>,
-    ends_s: Vec<Vec<f64>>,
+    ends_s: PerStage,
     /// The least time between two changes of shares.
     step_s: f64,
     /// Buffer.
@@ -170,17 +209,20 @@ impl Fluid {
     pub(super) fn new(workload: &Workload) -> Self {
         let jobs = workload.jobs();
         let product = |stage: &Stage| f64::from(stage.tasks) * stage.duration_s * workload.task_share(stage);
+        let begin = |job: &Job| Advance {
+            stage: 0,
+            task_s: job.stages.first().map_or(0.0, |stage| stage.duration_s),
+            left: job.stages.first().map_or(0.0, product),
+            done: 0.0,
+        };
         Self {
             now_s: 0.0,
             available: Resources::from_parts([1.0; 4]),
-            jobs: jobs
-                .iter()
-                .map(|job| Advance { stage: 0, left: job.stages.first().map_or(0.0, product), done: 0.0 })
-                .collect(),
-            products: jobs.iter().map(|job| job.stages.iter().map(product).collect()).collect(),
+            jobs: jobs.iter().map(begin).collect(),
+            products: PerStage::new(workload, product),
             claims: Vec::new(),
             present: Vec::new(),
-            ends_s: jobs.iter().map(|job| vec![f64::INFINITY; job.stages.len()]).collect(),
+            ends_s: PerStage::new(workload, |_| f64::INFINITY),
             step_s: 0.0,
             shares: Vec::new(),
         }
@@ -194,14 +236,14 @@ impl Fluid {
     /// What a job has had, in share seconds.
     pub(super) fn product(&self, job: usize) -> f64 {
         let own = &self.jobs[job];
-        let whole = self.products[job].get(own.stage).copied().unwrap_or(0.0);
+        let whole = self.products.of(job).get(own.stage).copied().unwrap_or(0.0);
         own.done + whole - own.left
     }
 
     /// Tasks of a job's stage turn out to be longer or shorter than was known: its work changes, also what was done of it.
     pub(super) fn correct(&mut self, job: usize, stage: usize, product: f64) {
         let own = &mut self.jobs[job];
-        let before = std::mem::replace(&mut self.products[job][stage], product);
+        let before = std::mem::replace(&mut self.products.of_mut(job)[stage], product);
         if own.stage == stage && before > 0.0 {
             own.left *= product / before;
         } else if own.stage > stage {
@@ -213,7 +255,7 @@ impl Fluid {
     /// and is not yet read. It has to be done again, and does not count as had.
     pub(super) fn lose(&mut self, part: f64) {
         for &job in &self.present {
-            let (own, products) = (&mut self.jobs[job], &self.products[job]);
+            let (own, products) = (&mut self.jobs[job], self.products.of(job));
             let whole = products[own.stage];
             let unread = (own.left / whole).min(1.0);
             let is_last = own.stage + 1 == products.len();
@@ -224,8 +266,10 @@ impl Fluid {
     }
 
     fn enter(&mut self, workload: &Workload, job: usize) {
-        let Some(stage) = workload.jobs()[job].stages.get(self.jobs[job].stage) else { return };
-        self.jobs[job].left = self.products[job][self.jobs[job].stage];
+        let own = &mut self.jobs[job];
+        let Some(stage) = workload.jobs()[job].stages.get(own.stage) else { return };
+        own.left = self.products.of(job)[own.stage];
+        own.task_s = stage.duration_s;
         let claim = claim(workload, stage);
         let place = self.claims.partition_point(|other| other.full_at() < claim.full_at());
         self.claims.insert(place, claim);
@@ -248,6 +292,7 @@ impl Fluid {
 
     /// Goes on to a time without arrivals, or until all is done; `note` is told each time in which the network is used up.
     pub(super) fn advance(&mut self, workload: &Workload, to_s: f64, mut note: impl FnMut(&Self, f64)) {
+        let mut ended = Vec::new();
         while !self.present.is_empty() && self.now_s < to_s {
             let mut values = std::mem::take(&mut self.shares);
             shares(&self.claims, self.available, &mut values);
@@ -258,11 +303,11 @@ impl Fluid {
             let end_s = (self.now_s + first_s.max(self.step_s)).min(to_s);
             note(self, end_s);
             let passed_s = end_s - self.now_s;
-            let mut ended = Vec::new();
+            ended.clear();
             for (&job, share) in self.present.iter().zip(&self.shares) {
                 let own = &mut self.jobs[job];
                 own.left -= share * passed_s;
-                let rounding = TIME_ROUNDING * share * (end_s + workload.jobs()[job].stages[own.stage].duration_s);
+                let rounding = TIME_ROUNDING * share * (end_s + own.task_s);
                 if own.left <= rounding {
                     let late_s = if own.left < -rounding { own.left / share } else { 0.0 };
                     ended.push((job, end_s + late_s));
@@ -281,21 +326,25 @@ impl Fluid {
         if ended.is_empty() {
             return;
         }
-        let mut entered: Vec<(Claim, usize)> = Vec::new();
+        let mut entered: Vec<(Claim, usize)> = Vec::with_capacity(ended.len());
         for &(job, at_s) in ended {
-            let own = &mut self.jobs[job];
-            own.done += self.products[job][own.stage];
-            self.ends_s[job][own.stage] = at_s;
+            let (own, products) = (&mut self.jobs[job], self.products.of(job));
+            own.done += products[own.stage];
+            self.ends_s.of_mut(job)[own.stage] = at_s;
             own.stage += 1;
-            own.left = self.products[job].get(own.stage).copied().unwrap_or(0.0);
-            let stage = workload.jobs()[job].stages.get(own.stage);
-            entered.extend(stage.map(|stage| (claim(workload, stage), job)));
+            own.left = products.get(own.stage).copied().unwrap_or(0.0);
+            if let Some(stage) = workload.jobs()[job].stages.get(own.stage) {
+                own.task_s = stage.duration_s;
+                entered.push((claim(workload, stage), job));
+            }
         }
         // Of equals the last to enter comes first.
         entered.reverse();
         entered.sort_by(|a, b| a.0.full_at().total_cmp(&b.0.full_at()));
         let mut entered = entered.into_iter().peekable();
         let (claims, present) = (std::mem::take(&mut self.claims), std::mem::take(&mut self.present));
+        self.claims.reserve(claims.len());
+        self.present.reserve(present.len());
         let mut left = ended.iter().map(|(job, _)| *job).peekable();
         for (own, job) in claims.into_iter().zip(present) {
             // Both are in the order of the claims.
@@ -324,7 +373,9 @@ impl Fluid {
             return Vec::new();
         }
         let intensive = each().zip(&self.present).filter(|((claim, _), _)| claim.direction.network >= 1.0 - ROUNDING);
-        intensive.map(|((_, share), job)| (*job, *share)).collect()
+        let mut jobs = Vec::with_capacity(self.present.len());
+        jobs.extend(intensive.map(|((_, share), job)| (*job, *share)));
+        jobs
     }
 
     /// When all that have arrived end if no more arrive. To be quick, shares stay the same for such a time: what a stage that
@@ -339,7 +390,7 @@ impl Fluid {
                 pieces.push(UsedUp { from_s: fluid.now_s, to_s, jobs });
             }
         });
-        FairTimes::of(own.ends_s, pieces)
+        FairTimes::of(own.ends_s.lists(), &pieces)
     }
 }
 
@@ -363,16 +414,18 @@ impl FairTimes {
             fluid.add(workload, job);
         }
         fluid.advance(workload, f64::INFINITY, &mut note);
-        Self::of(fluid.ends_s, pieces)
+        Self::of(fluid.ends_s.lists(), &pieces)
     }
 
     /// While the network is used up a job can wait for those that end before it, so it may lend what they hold.
-    fn of(ends_s: Vec<Vec<f64>>, pieces: Vec<UsedUp>) -> Self {
-        let mut own = Self { full: vec![Vec::new(); ends_s.len()], ends_s };
+    fn of(ends_s: Vec<Vec<f64>>, pieces: &[UsedUp]) -> Self {
+        let mut of_job = vec![0; ends_s.len()];
+        pieces.iter().flat_map(|piece| &piece.jobs).for_each(|&(job, _)| of_job[job] += 1);
+        let mut own = Self { full: of_job.into_iter().map(Vec::with_capacity).collect(), ends_s };
         let mut order: Vec<usize> = (0..own.ends_s.len()).collect();
         order.sort_by(|&a, &b| own.completion_s(a).total_cmp(&own.completion_s(b)));
         let mut held = vec![0.0; own.ends_s.len()];
-        for UsedUp { from_s, to_s, jobs } in pieces {
+        for &UsedUp { from_s, to_s, ref jobs } in pieces {
             jobs.iter().for_each(|&(job, share)| held[job] = share);
             let mut share = 0.0;
             for &job in order.iter().filter(|&&job| held[job] > 0.0) {
@@ -406,7 +459,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sharing::input::{Cluster, Job, Node};
+    use crate::sharing::input::{Cluster, Node};
 
     /// Jobs with two stages of so many tasks, which is the order of their claims.
     fn workload(tasks: &[(u32, u32)]) -> Workload {
@@ -437,7 +490,7 @@ mod tests {
         fluid.lose(0.25);
         assert!((fluid.product(0) - 4.0).abs() < 1e-9);
         fluid.advance(&workload, 7.0, |_, _| {});
-        assert!((fluid.product(0) - 5.0).abs() < 1e-9 && (fluid.ends_s[0][1] - 6.5).abs() < 1e-9);
+        assert!((fluid.product(0) - 5.0).abs() < 1e-9 && (fluid.ends_s.of(0)[1] - 6.5).abs() < 1e-9);
     }
 
     proptest! {

@@ -149,6 +149,8 @@ pub struct Workload {
     jobs: Vec<Job>,
     capacity: Resources,
     racks: usize,
+    /// Of each stage of each job a number, the same of stages whose tasks need the same beside their input; and how many.
+    kinds: (Vec<Vec<usize>>, usize),
     /// Of each stage of each job.
     holders: Vec<Vec<Option<Holders>>>,
     /// Of jobs that are not all equal.
@@ -228,7 +230,8 @@ impl Workload {
         let holders = |stage: &Stage| stage.input.as_ref().map(|input| holders(input, &cluster, &known));
         let holders = jobs.iter().map(|job| job.stages.iter().map(holders).collect()).collect();
         let racks = cluster.nodes.iter().map(|node| node.rack as usize + 1).max().unwrap_or(1);
-        let own = Self { capacity: cluster.capacity(), racks, holders, cluster, jobs, tree: None };
+        let kinds = kinds(&jobs);
+        let own = Self { capacity: cluster.capacity(), racks, kinds, holders, cluster, jobs, tree: None };
         own.extra_is_bounded().map_err(|problem| vec![problem])?;
         Ok(own)
     }
@@ -281,6 +284,16 @@ impl Workload {
         self.racks
     }
 
+    /// Stages whose tasks need the same beside their input have the same number.
+    pub(super) fn kind(&self, job: usize, stage: usize) -> Option<usize> {
+        self.kinds.0[job].get(stage).copied()
+    }
+
+    /// How many numbers these are.
+    pub(super) const fn kinds(&self) -> usize {
+        self.kinds.1
+    }
+
     pub(super) fn rack(&self, node: usize) -> usize {
         self.cluster.nodes[node].rack as usize
     }
@@ -327,6 +340,17 @@ impl Workload {
         let demand = stage.demand.over(self.capacity);
         demand.network > 0.0 && demand.network >= demand.largest()
     }
+}
+
+/// A number for each stage of each job by what its tasks need beside their input, and how many there are.
+fn kinds(jobs: &[Job]) -> (Vec<Vec<usize>>, usize) {
+    let mut known: BTreeMap<[u64; 4], usize> = BTreeMap::new();
+    let mut kind = |stage: &Stage| {
+        let next = known.len();
+        *known.entry(stage.demand.parts().map(f64::to_bits)).or_insert(next)
+    };
+    let all = jobs.iter().map(|job| job.stages.iter().map(&mut kind).collect()).collect();
+    (all, known.len())
 }
 
 /// Nodes and racks that hold each task's input.

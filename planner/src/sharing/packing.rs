@@ -2,8 +2,6 @@
 //! two, four, …, by what they waste of the node and by how much work their jobs have left.
 //! In: a node and the jobs at the head of the queue. Out: tasks for it. Called by [`canal`](super::canal).
 
-use std::collections::BTreeMap;
-
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::RngCore;
 
@@ -17,6 +15,9 @@ const MOST: usize = 8;
 
 /// Most jobs that are looked at for tasks near their input while others do not count. Chosen.
 const MOST_NEAR: usize = 64;
+
+/// Most candidates: a job can have tasks beside their input and away from it.
+const MOST_CANDIDATES: usize = 2 * MOST;
 
 /// A job with tasks to start, in a round.
 #[derive(Debug, Clone, Copy)]
@@ -43,18 +44,14 @@ impl Heads {
     /// Those of these jobs that have tasks to start, in their order.
     pub(super) fn new(state: &State<'_>, jobs: impl Iterator<Item = usize>, plain: bool) -> Self {
         let (mut list, mut needs) = (Vec::new(), Vec::new());
-        let mut known: BTreeMap<[u64; 5], usize> = BTreeMap::new();
+        let mut known = vec![None; state.workload.kinds()];
         for job in jobs {
-            let Some((stage, _)) = state.ready(job) else { continue };
-            let need = stage.need(Locality::Node);
-            let [cpu, memory, disk, network] = need.demand.parts();
-            let key = [cpu, memory, disk, network, need.switch].map(f64::to_bits);
-            let next = needs.len();
-            let index = *known.entry(key).or_insert(next);
-            if index == next {
-                needs.push(need);
-            }
-            list.push(Head { job, need: index });
+            let Some(((stage, _), kind)) = state.ready(job).zip(state.kind(job)) else { continue };
+            let need = *known[kind].get_or_insert_with(|| {
+                needs.push(stage.need(Locality::Node));
+                needs.len() - 1
+            });
+            list.push(Head { job, need });
         }
         let smaller = |a: Resources, b: Resources| {
             let (a, b) = (a.parts(), b.parts());
@@ -121,7 +118,7 @@ struct Candidate {
 /// Tasks of the candidates: how many of each.
 #[derive(Debug, Clone)]
 struct Packing {
-    counts: Vec<u32>,
+    counts: [u32; MOST_CANDIDATES],
     /// v: the size of the fragment they leave, and of their non-local fragments.
     fragment: f64,
     /// w: the mean of their jobs' remaining work.
@@ -247,18 +244,22 @@ impl Room {
 
     /// Fills it: as many tasks of `first` as fit, then always the task with the largest dot product.
     fn fill(mut self, candidates: &[Candidate], first: Option<usize>) -> Packing {
-        let mut counts = vec![0; candidates.len()];
+        let mut counts = [0; MOST_CANDIDATES];
         loop {
             let fitting = |index: usize| {
                 let own = &candidates[index];
                 counts[index] < own.waiting && own.demand.fits(self.free, self.whole)
             };
+            // The first of equals.
             let aligned = || {
-                let fitting = (0..candidates.len()).rev().filter(|&index| fitting(index));
-                fitting.max_by(|&a, &b| {
-                    let dot = |index: usize| candidates[index].demand.dot(self.free);
-                    dot(a).total_cmp(&dot(b))
-                })
+                let mut best = None;
+                for index in (0..candidates.len()).filter(|&index| fitting(index)) {
+                    let dot = candidates[index].demand.dot(self.free);
+                    if best.is_none_or(|(_, most): (usize, f64)| dot.total_cmp(&most).is_gt()) {
+                        best = Some((index, dot));
+                    }
+                }
+                best.map(|(index, _)| index)
             };
             let Some(next) = first.filter(|&first| fitting(first)).or_else(aligned) else { break };
             counts[next] += 1;
@@ -289,7 +290,7 @@ pub(super) fn pack(state: &State<'_>, node: usize, heads: &mut Heads, away: Away
     let better = |a: &Packing, b: &Packing| {
         less(a.fragment, b.fragment) || (!less(b.fragment, a.fragment) && less(a.remaining, b.remaining))
     };
-    let mut levels: Vec<Packing> = Vec::new();
+    let mut levels: Vec<Packing> = Vec::with_capacity(MOST);
     let mut level = 1;
     while !candidates.is_empty() && (levels.is_empty() || level / 2 < candidates.len()) {
         let head = &candidates[..level.min(candidates.len())];
@@ -305,4 +306,51 @@ pub(super) fn pack(state: &State<'_>, node: usize, heads: &mut Heads, away: Away
     let best = levels.iter().reduce(|best, next| if less(cost(next), cost(best)) { next } else { best });
     let counts = best.into_iter().flat_map(|best| &best.counts).zip(&candidates);
     (counts.filter(|(count, _)| **count > 0).map(|(&count, own)| (own.job, count)).collect(), discarded)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A node is filled as by asking for each task all that fit, and of equals the first.
+    fn plainly(mut room: Room, candidates: &[Candidate], first: usize) -> Vec<u32> {
+        let mut counts = vec![0; candidates.len()];
+        loop {
+            let fitting = |own: &Candidate, count: u32| count < own.waiting && own.demand.fits(room.free, room.whole);
+            let all: Vec<usize> =
+                (0..candidates.len()).filter(|&index| fitting(&candidates[index], counts[index])).collect();
+            let dot = |index: &usize| candidates[*index].demand.dot(room.free);
+            let most = all.iter().map(dot).fold(f64::NEG_INFINITY, f64::max);
+            let aligned = all.iter().copied().find(|index| dot(index) >= most);
+            let Some(next) = all.iter().copied().find(|index| *index == first).or(aligned) else { return counts };
+            counts[next] += 1;
+            room.free = room.free.minus(candidates[next].demand);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_node_is_filled_as_by_asking_for_each_task(
+            tasks in proptest::collection::vec((1..9_u32, 1..9_u32, 0..4_u32, 1..6_u32), 1..=MOST_CANDIDATES),
+            free in 1..16_u32,
+        ) {
+            let part = |amount: u32| f64::from(amount) / 16.0;
+            let candidate = |(cpu, memory, disk, waiting): (u32, u32, u32, u32)| Candidate {
+                job: 0,
+                demand: Resources { cpu: part(cpu), memory: part(memory), disk: part(disk), network: 0.0 },
+                waiting,
+                remaining: 1.0,
+                waste: 0.0,
+            };
+            let candidates: Vec<Candidate> = tasks.into_iter().map(candidate).collect();
+            let all = |amount| Resources { cpu: amount, memory: amount, disk: amount, network: amount };
+            let room = Room { free: all(part(free)), whole: all(1.0) };
+            for first in 0..candidates.len() {
+                let found = room.fill(&candidates, Some(first));
+                prop_assert_eq!(&found.counts[..candidates.len()], &plainly(room, &candidates, first)[..]);
+            }
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! The paper's worked example (§5.2.1), equations by hand, and properties of schedules.
 
+mod fair_times;
 mod inputs;
 mod losses;
 
