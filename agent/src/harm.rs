@@ -1,7 +1,7 @@
-//! The harm meter: a thread that compares how long the foreground waits for CPU, disk and memory with the volunteer and
-//! without. In: workloads, from the agent's loop, which starts it; their counters. Out: the host's harm for the report,
-//! and an event when a workload's budget is crossed. With `guard.follow_harm`, each trial also goes to
-//! [`following`], and the posture that it chooses goes to the guard.
+//! The harm meter: a thread that compares how long the foreground waits for CPU, disk and memory, and how many cycles its
+//! instructions take, with the volunteer and without. In: workloads, from the agent's loop, which starts it; their
+//! counters. Out: the host's harm for the report, and an event when a workload's budget is crossed. With
+//! `guard.follow_harm`, each trial also goes to [`following`], and the posture that it chooses goes to the guard.
 //!
 //! For a trial the meter pauses the volunteer for a short window at a random moment. A trial reads the counters four
 //! times; in between the thread sleeps. A trial does not count if the guard froze the volunteer during it, or if the
@@ -37,7 +37,7 @@ pub(crate) use self::record::{Circumstances, Recalled};
 use self::record::{Record, since_boot};
 use crate::kernel_file::read_short;
 use crate::sense::perf::parse_cpu_list;
-use crate::sense::run_queue::{Counted, OpenCounters, QueueSource, RunQueues, ask_hypervisor, compare};
+use crate::sense::run_queue::{Counted, OpenCounters, QueueSource, RunQueues, ask_hypervisor, compare, worked};
 
 /// A thread that wakes later than this has lost its trial: the guard lets the volunteer go by itself.
 const LATENESS: Duration = Duration::from_millis(400);
@@ -241,9 +241,12 @@ impl Worker {
                 continue;
             }
             match self.trial(trial) {
-                Ok((compared, cores)) => {
-                    self.weigh(&compared, cores, &settings.budgets);
-                    self.tracker.record(since_boot(), compared);
+                Ok(measured) => {
+                    self.weigh(&measured.compared, measured.cores, &settings.budgets);
+                    self.tracker.record(since_boot(), measured.compared);
+                    if let Some(why) = measured.uncounted {
+                        self.tracker.uncounted(why);
+                    }
                 }
                 Err(Some(skipped)) => self.tracker.skip(skipped),
                 Err(None) => {}
@@ -312,9 +315,8 @@ impl Worker {
         }
     }
 
-    /// One trial, and the CPUs that the volunteer used in it; it is let go in every case. `Err(None)`: it was interrupted, or
-    /// came too late.
-    fn trial(&mut self, trial: Trial) -> Result<(Vec<Compared>, f64), Option<Skipped>> {
+    /// One trial; the volunteer is let go in every case. `Err(None)`: it was interrupted, or came too late.
+    fn trial(&mut self, trial: Trial) -> Result<Measured, Option<Skipped>> {
         let (state, freezes) = self.holder.runs();
         Self::unless_frozen(state)?;
         let sources = self.shared.lock().sources.clone();
@@ -345,12 +347,18 @@ impl Worker {
             return Err(Some(Skipped::NotHeld));
         }
         let counts = with_from.counted.iter().zip(&with_to.counted).zip(from.counted.iter().zip(&to.counted));
-        let compared = |((a, b), (c, d)): Quadruple<'_>| -> Result<_, Absence> {
+        let mut uncounted = None;
+        let mut compared = |((a, b), (c, d)): Quadruple<'_>| -> Result<_, Absence> {
             let of = |counted: &'_ Result<Counted, Absence>| counted.clone();
-            compare([&of(a)?, &of(b)?, &of(c)?, &of(d)?])
+            let readings = [of(a)?, of(b)?, of(c)?, of(d)?];
+            if let Err(why) = worked(readings.each_ref()) {
+                uncounted.get_or_insert(why);
+            }
+            compare(readings.each_ref())
         };
         let ids = sources.into_iter().map(|(id, _)| id);
-        Ok((ids.zip(counts.map(compared)).collect(), ran))
+        let compared = ids.zip(counts.map(&mut compared)).collect();
+        Ok(Measured { compared, cores: ran, uncounted })
     }
 
     /// The window without the volunteer.
@@ -407,6 +415,7 @@ impl Worker {
             protection: self.following.protection(),
             // The guard forces them, and says so.
             scheduling_points: None,
+            cpi: (settings.pause_share > 0.0).then(|| self.tracker.cpi()),
         };
         let mut state = self.shared.lock();
         state.harm = harm;
@@ -418,6 +427,15 @@ impl Worker {
             }
         }
     }
+}
+
+/// What a trial measured.
+struct Measured {
+    compared: Vec<Compared>,
+    /// CPUs that the volunteer used before it was held.
+    cores: f64,
+    /// Why the CPU's counters say nothing of some workload.
+    uncounted: Option<Absence>,
 }
 
 /// A workload's four readings.

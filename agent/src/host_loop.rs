@@ -36,7 +36,7 @@ use crate::metrics::{Status, Tick};
 use crate::order::{Order, Orders};
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::roots::Roots;
-use crate::sense::run_queue::{RunQueues, VolunteerMark};
+use crate::sense::run_queue::{self, RunQueues, VolunteerMark};
 use crate::sense::{Observation, Sensor, VolunteerTrace};
 use crate::trial_step::{TrialAnswer, TrialStep};
 
@@ -111,7 +111,8 @@ impl HostLoop {
                 _ => None,
             },
         };
-        let queues = RunQueues::new(&roots.proc, hierarchies, mark);
+        let count_work = if config.counters { run_queue::by_hardware } else { run_queue::unused };
+        let queues = RunQueues::new(&roots.proc, hierarchies, mark).counting(count_work);
         let online = roots.sys.join(CPUS_ONLINE);
         let sensor = Sensor::open(config.sense_settings(roots), hierarchies, trace, groups)?;
         let harm = start_harm_meter(config, actor.as_mut(), queues, clock.now().0);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use gleaner_daemon::metrics::{Durations, Page};
 use gleaner_daemon::monitoring::{Health, Monitored, PageError};
 use gleaner_planner::protecting::Posture;
+use gleaner_types::harm::HarmInterval;
 use gleaner_types::report::HostHarm;
 use gleaner_types::report::{Bounded, HostReport, MachineSample, ResidualForecast, VolunteerSample, VolunteerState};
 use gleaner_types::text::{counted, duration};
@@ -313,12 +314,21 @@ fn guard(page: &mut Page, guard: Option<&GuardStatus>) {
 
 fn harm(page: &mut Page, harm: Option<&HostHarm>) {
     let known = harm.and_then(|harm| harm.foreground.value());
-    let bounds =
-        known.map(|harm| [("mean", harm.mean_percent), ("low", harm.low_percent), ("high", harm.high_percent)]);
+    let cpi = harm.and_then(|harm| harm.cpi.as_ref()?.foreground.value());
+    let bounds = |known: Option<&HarmInterval>| {
+        let all =
+            known.map(|harm| [("mean", harm.mean_percent), ("low", harm.low_percent), ("high", harm.high_percent)]);
+        all.into_iter().flatten().map(|(bound, percent)| (vec![("bound", bound.to_owned())], percent / 100.0))
+    };
     page.gauges(
         "gleaner_agent_harm_ratio",
         "How much slower the foreground is with the volunteer than without: mean and 95 % interval; missing while unknown.",
-        bounds.into_iter().flatten().map(|(bound, percent)| (vec![("bound", bound.to_owned())], percent / 100.0)),
+        bounds(known),
+    );
+    page.gauges(
+        "gleaner_agent_harm_cpi_ratio",
+        "The part of it by cycles per instruction; missing without hardware counters.",
+        bounds(cpi),
     );
     page.gauge("gleaner_agent_harm_trials", "Pauses that this is made of.", known.map(|harm| f64::from(harm.trials)));
     page.seconds(

@@ -198,6 +198,14 @@ pub(crate) fn host_harm(host: &HostId, harm: &HostHarm) -> String {
         };
         lines.extend(harm.workloads.iter().map(one));
     }
+    if let (Reading::Value(_), Some(cpi)) = (&harm.foreground, &harm.cpi) {
+        lines.push(match &cpi.foreground {
+            Reading::Value(harm) => format!("  of that by cycles per instruction: {harm}"),
+            Reading::Absent(absence) => {
+                format!("  cycles per instruction are not in it, because {}", clean(&absence.reason.text()))
+            }
+        });
+    }
     if harm.paused_s > 0.0 {
         lines.push(format!("  pauses to measure it cost the volunteer {} so far", seconds(harm.paused_s)));
     }
@@ -632,7 +640,9 @@ pub(crate) fn candidates(candidates: &[Candidate], chosen: u32, unit: CpuUnit) -
 
 #[cfg(test)]
 mod tests {
-    use gleaner_types::report::{AbsenceKind, PromiseRecord, PromiseWindows, Protection, Reason, SchedulingPoints};
+    use gleaner_types::report::{
+        AbsenceKind, CpiHarm, PromiseRecord, PromiseWindows, Protection, Reason, SchedulingPoints,
+    };
 
     use super::*;
     use crate::fixtures::host_view;
@@ -679,6 +689,20 @@ mod tests {
         let note = shown.lines().find(|line| line.ends_with(said)).unwrap();
         let mark = note.split(' ').next().unwrap();
         assert_eq!(shown.matches(mark).count(), 2, "{shown}");
+    }
+
+    #[test]
+    fn a_host_says_what_of_its_harm_is_by_cycles_per_instruction() {
+        let host = HostId::new("h").unwrap();
+        let interval = |mean: f64| Reading::Value(HarmInterval::new(mean, mean - 1.0, mean + 1.0, 40).unwrap());
+        let cpi = |foreground| Some(CpiHarm { foreground, workloads: Vec::new() });
+        let mut harm = HostHarm { cpi: cpi(interval(2.0)), ..HostHarm::because(Reason::VolunteerNeverRan) };
+        assert_eq!(host_harm(&host, &harm).lines().count(), 1, "a part of nothing");
+        harm.foreground = interval(3.0);
+        assert!(host_harm(&host, &harm).ends_with("\n  of that by cycles per instruction: 2.0 % ± 1.0 %"));
+        harm.cpi = cpi(Reading::because(Reason::NoCounters));
+        let said = "\n  cycles per instruction are not in it, because this machine has no such counters";
+        assert!(host_harm(&host, &harm).contains(said), "{}", host_harm(&host, &harm));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Hardware counters through perf_event_open(2), per set of threads or per cgroup. In: threads or a cgroup. Out:
-//! last-level cache references and misses, and instructions. Called by the readers of cgroups and guests, and by the
-//! probe. The only module that knows the perf crate.
+//! last-level cache references and misses, and instructions; or cycles and instructions. Called by the readers of cgroups
+//! and guests, by the harm meter's counters of work, and by the probe. The only module that knows the perf crate.
 //!
 //! The kernel multiplexes more counters than the machine has. Values are scaled by the time a group was enabled over
 //! the time it ran, and a group that never ran gives nothing.
@@ -20,37 +20,38 @@ pub(crate) struct Counts {
     pub(crate) instructions: u64,
 }
 
-/// Three events that count over the same time, on one thread or on one CPU of a cgroup.
-struct Trio {
+/// Events that count over the same time, on one thread or on one CPU of a cgroup.
+struct Together<const N: usize> {
     group: Group,
-    counters: [Counter; 3],
+    counters: Vec<Counter>,
 }
 
 /// The counters of one workload. Whoever changes the set of threads opens them anew; the first reading
 /// after that starts from zero, so the interval shows as a counter that went back, not as a wrong rate.
 #[derive(Debug)]
-pub(crate) struct Counters {
-    trios: Vec<Trio>,
+pub(crate) struct Counters<const N: usize = 3> {
+    groups: Vec<Together<N>>,
 }
 
-impl std::fmt::Debug for Trio {
+impl<const N: usize> std::fmt::Debug for Together<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Trio").field("leader", self.group.as_counter()).finish_non_exhaustive()
+        f.debug_struct("Together").field("leader", self.group.as_counter()).finish_non_exhaustive()
     }
 }
 
 const HARDWARE: [Hardware; 3] = [Hardware::CACHE_REFERENCES, Hardware::CACHE_MISSES, Hardware::INSTRUCTIONS];
+const WORK: [Hardware; 2] = [Hardware::CPU_CYCLES, Hardware::INSTRUCTIONS];
 
 /// Whether this machine has the counters: their names, or why not.
 pub(crate) fn probe() -> Result<String, Absence> {
-    match Trio::open(HARDWARE, |builder| _ = builder.observe_self().any_cpu()) {
+    match Together::open(HARDWARE, |builder| _ = builder.observe_self().any_cpu()) {
         Ok(_) => Ok("perf events: LLC references, LLC misses, instructions".into()),
         Err(error) => Err(absence(&error)),
     }
 }
 
-impl Trio {
-    fn open<'a, E: Event + Clone>(events: [E; 3], observe: impl Fn(&mut Builder<'a>)) -> io::Result<Self> {
+impl<const N: usize> Together<N> {
+    fn open<'a, E: Event + Clone>(events: [E; N], observe: impl Fn(&mut Builder<'a>)) -> io::Result<Self> {
         // A guest's work is part of its process's; the kernel's on its behalf too. Builders leave both out.
         let everything = |builder: &mut Builder<'a>| {
             builder.include_kernel().include_hv();
@@ -61,26 +62,25 @@ impl Trio {
         leader.read_format(ReadFormat::GROUP | ReadFormat::ID | times);
         everything(&mut leader);
         let mut group = leader.build_group()?;
-        let mut member = |event: E| {
+        let member = |event: E| {
             let mut builder = Builder::new(event);
             everything(&mut builder);
             builder.build_with_group(&mut group)
         };
-        let [first, second, third] = events;
-        let counters = [member(first)?, member(second)?, member(third)?];
+        let counters = events.into_iter().map(member).collect::<io::Result<_>>()?;
         group.enable()?;
         Ok(Self { group, counters })
     }
 
     /// Scaled values; `None` if the group never ran.
-    fn read(&mut self) -> io::Result<Option<[u64; 3]>> {
+    fn read(&mut self) -> io::Result<Option<[u64; N]>> {
         let data = self.group.read()?;
         let (Some(enabled), Some(running)) = (data.time_enabled(), data.time_running()) else { return Ok(None) };
         if running.is_zero() {
-            return Ok(if enabled.is_zero() { Some([0; 3]) } else { None });
+            return Ok(if enabled.is_zero() { Some([0; N]) } else { None });
         }
         let scale = enabled.as_secs_f64() / running.as_secs_f64();
-        let mut values = [0; 3];
+        let mut values = [0; N];
         for (value, counter) in values.iter_mut().zip(&self.counters) {
             let Some(entry) = data.get(counter) else { return Ok(None) };
             *value = scaled(entry.value(), scale);
@@ -100,36 +100,63 @@ impl Counters {
         Self::of_threads_counting(threads, HARDWARE)
     }
 
-    fn of_threads_counting<E: Event + Clone>(threads: &[i32], events: [E; 3]) -> Result<Self, Absence> {
-        let trio = |thread: &i32| Trio::open(events.clone(), |builder| _ = builder.observe_pid(*thread).any_cpu());
-        let trios: io::Result<Vec<Trio>> = threads.iter().map(trio).collect();
-        trios.map(|trios| Self { trios }).map_err(|error| absence(&error))
-    }
-
     /// Counters on a cgroup, by a file of the `perf_event` hierarchy or of version 2: one group per CPU that is
     /// online.
     pub(crate) fn of_cgroup(folder: &File, cpus: &[usize]) -> Result<Self, Absence> {
         Self::of_cgroup_counting(folder, cpus, HARDWARE)
     }
 
-    fn of_cgroup_counting<E: Event + Clone>(folder: &File, cpus: &[usize], events: [E; 3]) -> Result<Self, Absence> {
-        let trio = |cpu: &usize| Trio::open(events.clone(), |builder| _ = builder.observe_cgroup(folder).one_cpu(*cpu));
-        let trios: io::Result<Vec<Trio>> = cpus.iter().map(trio).collect();
-        trios.map(|trios| Self { trios }).map_err(|error| absence(&error))
-    }
-
     /// Sums over all threads or CPUs.
     pub(crate) fn read(&mut self) -> Result<Counts, Absence> {
-        let mut sums = [0_u64; 3];
-        for trio in &mut self.trios {
+        let [llc_references, llc_misses, instructions] = self.sums()?;
+        Ok(Counts { llc_references, llc_misses, instructions })
+    }
+}
+
+impl Counters<2> {
+    /// Cycles and instructions of threads. One that has ended since it was found is left out.
+    pub(crate) fn of_work(threads: &[i32]) -> Result<Self, Absence> {
+        Self::of_living_threads(threads, WORK)
+    }
+
+    fn of_living_threads<E: Event + Clone>(threads: &[i32], events: [E; 2]) -> Result<Self, Absence> {
+        let mut groups = Vec::with_capacity(threads.len());
+        for thread in threads {
+            match Together::open(events.clone(), |builder| _ = builder.observe_pid(*thread).any_cpu()) {
+                Ok(group) => groups.push(group),
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => return Err(absence(&error)),
+            }
+        }
+        Ok(Self { groups })
+    }
+}
+
+impl<const N: usize> Counters<N> {
+    fn of_threads_counting<E: Event + Clone>(threads: &[i32], events: [E; N]) -> Result<Self, Absence> {
+        let open = |thread: &i32| Together::open(events.clone(), |builder| _ = builder.observe_pid(*thread).any_cpu());
+        let groups: io::Result<Vec<Together<N>>> = threads.iter().map(open).collect();
+        groups.map(|groups| Self { groups }).map_err(|error| absence(&error))
+    }
+
+    fn of_cgroup_counting<E: Event + Clone>(folder: &File, cpus: &[usize], events: [E; N]) -> Result<Self, Absence> {
+        let open =
+            |cpu: &usize| Together::open(events.clone(), |builder| _ = builder.observe_cgroup(folder).one_cpu(*cpu));
+        let groups: io::Result<Vec<Together<N>>> = cpus.iter().map(open).collect();
+        groups.map(|groups| Self { groups }).map_err(|error| absence(&error))
+    }
+
+    /// Sums over all threads or CPUs, in the order of the events.
+    pub(crate) fn sums(&mut self) -> Result<[u64; N], Absence> {
+        let mut sums = [0_u64; N];
+        for group in &mut self.groups {
             let values =
-                trio.read().map_err(|error| absence(&error))?.ok_or(Absence::because(Reason::CountersWaiting))?;
+                group.read().map_err(|error| absence(&error))?.ok_or(Absence::because(Reason::CountersWaiting))?;
             for (sum, value) in sums.iter_mut().zip(values) {
                 *sum = sum.saturating_add(value);
             }
         }
-        let [llc_references, llc_misses, instructions] = sums;
-        Ok(Counts { llc_references, llc_misses, instructions })
+        Ok(sums)
     }
 }
 
@@ -200,6 +227,28 @@ mod tests {
             gleaner_test_support::skip!("no perf events here at all: {error}");
         }
         assert_eq!(error.kind, AbsenceKind::Vanished);
+    }
+
+    /// Software events stand for the hardware's here too.
+    #[test]
+    fn the_work_of_threads_is_counted_without_those_that_have_ended() {
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        let events = [Software::TASK_CLOCK, Software::PAGE_FAULTS];
+        // Thread ids end far below this.
+        let mut counters = match Counters::of_living_threads(&[i32::MAX, own], events) {
+            Ok(counters) => counters,
+            Err(absence) => {
+                gleaner_test_support::skipped!("no perf events here at all: {absence}");
+                return;
+            }
+        };
+        assert_eq!(counters.groups.len(), 1);
+        let busy = std::time::Instant::now();
+        while busy.elapsed().as_millis() < 20 {
+            std::hint::spin_loop();
+        }
+        let [used_ns, _] = counters.sums().unwrap();
+        assert!(used_ns > 1_000_000, "{used_ns} ns of task clock in 20 ms");
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! How long the foreground's threads ran and waited for a CPU: `/proc/TID/schedstat` of a guest's virtual CPUs, of a
 //! cgroup's tasks, or of the busiest processes where nothing in particular is foreground; `cpu.pressure` of a cgroup
 //! with too many threads. Also how long a cgroup, or a guest in a cgroup of its own, waited for the disk or for memory,
-//! by `io.pressure` and `memory.pressure`; and of a Xen domain what its virtual CPUs were seen to do (`domains`). In: what
-//! to look at. Out: raw readings, one per thread and one of both pressures. The harm meter opens them for one trial, reads
+//! by `io.pressure` and `memory.pressure`; of a Xen domain what its virtual CPUs were seen to do (`domains`); and of
+//! threads how much they did in how many cycles (`work`). In: what to look at. Out: raw readings, one per thread, one of
+//! both pressures and one of the work. The harm meter opens them for one trial, reads
 //! them four times and closes them.
 
 mod busiest;
 mod domains;
+mod work;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use gleaner_planner::harm::{Comparison, RunTime};
+use gleaner_planner::harm::{Comparison, RunTime, Work, Worked};
 use gleaner_types::id::WorkloadId;
 use gleaner_types::report::{Absence, AbsenceKind, Reason};
 
@@ -19,6 +21,8 @@ pub(crate) use self::busiest::VolunteerMark;
 use self::busiest::{Busiest, MOST_GROUPS};
 pub(crate) use self::domains::DomainWaits;
 use self::domains::Looked;
+use self::work::{MOST_COUNTED, OpenWork, WorkCounter};
+pub(crate) use self::work::{by_hardware, unused};
 use super::cgroup::{parse_cpu_stat, parse_pressure_total};
 use crate::hierarchies::Hierarchies;
 use crate::kernel_file::{KeptFile, absence, names, read_bounded};
@@ -48,6 +52,7 @@ pub(crate) struct RunQueues {
     proc: PathBuf,
     hierarchies: Hierarchies,
     busiest: Busiest,
+    open_work: OpenWork,
 }
 
 /// Counters of one workload, open for one trial.
@@ -56,6 +61,7 @@ pub(crate) struct OpenCounters {
     queue: OpenQueue,
     /// `io.pressure` and `memory.pressure` of its cgroup, where it has one of version 2 (also beside version 1).
     stalls: Option<Box<[KeptFile; 2]>>,
+    work: Result<Box<dyn WorkCounter>, Absence>,
 }
 
 /// The files that say how long a workload waited for a CPU.
@@ -79,6 +85,8 @@ pub(crate) struct Counted {
     stalled: Option<Stalled>,
     /// Of a Xen domain, by how many looks.
     looked: Option<Looked>,
+    /// Of all threads together, or why that is not known.
+    work: Result<Work, Absence>,
 }
 
 /// Time in which some thread of a workload waited, once however many threads did.
@@ -98,7 +106,13 @@ impl Stalled {
 
 impl RunQueues {
     pub(crate) fn new(proc: &Path, hierarchies: &Hierarchies, volunteer: VolunteerMark) -> Self {
-        Self { proc: proc.to_owned(), hierarchies: hierarchies.clone(), busiest: Busiest::new(proc, volunteer) }
+        let busiest = Busiest::new(proc, volunteer);
+        Self { proc: proc.to_owned(), hierarchies: hierarchies.clone(), busiest, open_work: unused }
+    }
+
+    /// Counts what threads do, too.
+    pub(crate) fn counting(self, open_work: OpenWork) -> Self {
+        Self { open_work, ..self }
     }
 
     /// Opens the counters of all workloads.
@@ -108,14 +122,16 @@ impl RunQueues {
         now: Instant,
     ) -> Vec<(WorkloadId, OpenCounters)> {
         let unsupported = self.unsupported();
-        let mut room = MOST_THREADS;
+        let (mut room, mut counted_room) = (MOST_THREADS, MOST_COUNTED);
         let mut one = |source: &QueueSource| {
+            let mut threads = Vec::new();
             let queue = match (&unsupported, source) {
                 (_, QueueSource::Domain(uuid)) => OpenQueue::Domain(uuid.clone()),
                 (Some(absence), _) => OpenQueue::Absent(absence.clone()),
-                (None, source) => self.open_one(source, &mut room, now),
+                (None, source) => self.open_one(source, &mut room, now, &mut threads),
             };
-            OpenCounters { queue, stalls: self.stalls(source) }
+            let work = self.count_work(&queue, &threads, &mut counted_room);
+            OpenCounters { queue, stalls: self.stalls(source), work }
         };
         sources.iter().map(|(id, source)| (id.clone(), one(source))).collect()
     }
@@ -136,7 +152,8 @@ impl RunQueues {
         }
     }
 
-    fn open_one(&mut self, source: &QueueSource, room: &mut usize, now: Instant) -> OpenQueue {
+    /// Its threads are added to `threads`.
+    fn open_one(&mut self, source: &QueueSource, room: &mut usize, now: Instant, threads: &mut Vec<i32>) -> OpenQueue {
         let paths = match source {
             QueueSource::Domain(uuid) => return OpenQueue::Domain(uuid.clone()),
             QueueSource::Guest(pid) => self.of_guest(*pid),
@@ -156,7 +173,28 @@ impl RunQueues {
             return too_many();
         }
         *room -= paths.len();
+        threads.extend(paths.iter().filter_map(|path| work::thread_of(path)));
         OpenQueue::Threads(paths.into_iter().map(KeptFile::new).collect())
+    }
+
+    /// Opens the counters of what the threads do whose waits are counted; `room` more may be.
+    fn count_work(
+        &self,
+        queue: &OpenQueue,
+        threads: &[i32],
+        room: &mut usize,
+    ) -> Result<Box<dyn WorkCounter>, Absence> {
+        let most = u32::try_from(MOST_COUNTED).unwrap_or(u32::MAX);
+        let too_many = || Absence::because(Reason::TooManyThreads { most });
+        match queue {
+            OpenQueue::Absent(absence) => Err(absence.clone()),
+            OpenQueue::Domain(_) => Err(Absence::because(Reason::NotByHypervisor)),
+            OpenQueue::Pressure(_) => Err(too_many()),
+            OpenQueue::Threads(_) => {
+                *room = room.checked_sub(threads.len()).ok_or_else(too_many)?;
+                (self.open_work)(threads)
+            }
+        }
     }
 
     /// How long a workload waits for the disk and for memory: only of a cgroup that is its own.
@@ -257,9 +295,13 @@ impl OpenCounters {
     /// # Errors
     /// Why there are none of the CPU. Without the others a wait for a CPU is all that is known.
     pub(crate) fn read(&mut self, buffer: &mut Vec<u8>, waits: &DomainWaits) -> Result<Counted, Absence> {
+        let work = match &mut self.work {
+            Ok(counter) => counter.read(),
+            Err(absence) => Err(absence.clone()),
+        };
         if let OpenQueue::Domain(uuid) = &self.queue {
             let (time, looked) = waits.of(uuid)?;
-            return Ok(Counted { threads: vec![Some(time)], stalled: None, looked: Some(looked) });
+            return Ok(Counted { threads: vec![Some(time)], stalled: None, looked: Some(looked), work });
         }
         let threads = self.queue.read(buffer)?;
         let stalled = self.stalls.as_mut().and_then(|files| {
@@ -267,7 +309,7 @@ impl OpenCounters {
             let disk_ns = disk.read(buffer).and_then(parse_pressure_total).ok()?;
             Some(Stalled { disk_ns, memory_ns: memory.read(buffer).and_then(parse_pressure_total).ok()? })
         });
-        Ok(Counted { threads, stalled, looked: None })
+        Ok(Counted { threads, stalled, looked: None, work })
     }
 }
 
@@ -299,14 +341,14 @@ pub(crate) fn ask_hypervisor(counters: &[(WorkloadId, OpenCounters)]) -> DomainW
 }
 
 /// What the threads that were there throughout did between the first and the second reading, and between the third and
-/// the fourth, with what their workload waited for the disk or for memory.
+/// the fourth, with what their workload waited for the disk or for memory, and with what the CPU's counters say of both.
 ///
 /// # Errors
 /// When a Xen domain was looked at too seldom.
 pub(crate) fn compare(readings: [&Counted; 4]) -> Result<Comparison, Absence> {
     let look_ns = domains::look_ns(readings.map(|reading| reading.looked))?;
     let [with_from, with_to, from, to] = readings.map(|reading| &reading.threads);
-    let mut sum = Comparison { look_ns, ..Comparison::default() };
+    let mut sum = Comparison { look_ns, worked: worked(readings).ok(), ..Comparison::default() };
     for (((with_from, with_to), from), to) in with_from.iter().zip(with_to).zip(from).zip(to) {
         if let (Some(with_from), Some(with_to), Some(from), Some(to)) = (with_from, with_to, from, to) {
             sum.with = sum.with.plus(with_to.since(*with_from));
@@ -318,6 +360,15 @@ pub(crate) fn compare(readings: [&Counted; 4]) -> Result<Comparison, Absence> {
         sum.without = sum.without.plus(to.since(from));
     }
     Ok(sum)
+}
+
+/// What the CPU's counters say of both windows of a trial, by the four readings.
+///
+/// # Errors
+/// Why one of them says nothing.
+pub(crate) fn worked(readings: [&Counted; 4]) -> Result<Worked, Absence> {
+    let [with_from, with_to, from, to] = readings.map(|reading| reading.work.clone());
+    Ok(Worked { with: with_to?.since(with_from?), without: to?.since(from?) })
 }
 
 #[cfg(test)]
@@ -374,7 +425,7 @@ mod tests {
         host.write("proc/11/schedstat", "1600 80 4\n");
         let second = queue.read(&mut buffer, &DomainWaits::default()).unwrap();
         // One that ends counts for neither side.
-        let gone = Counted { threads: vec![second.threads[0], None], stalled: None, looked: None };
+        let gone = Counted { threads: vec![second.threads[0], None], ..second.clone() };
         let compared = compare([&first, &second, &second, &gone]).unwrap();
         assert_eq!(compared, Comparison::counted(time(600, 60), time(0, 0)));
     }
@@ -416,6 +467,71 @@ mod tests {
             3,
             "unnamed: all of them"
         );
+    }
+
+    /// Counters that are made up: each thread completes 1,000 instructions between two readings, in 2,000 cycles at first and
+    /// in 1,000 later.
+    #[derive(Debug)]
+    struct MadeUp {
+        threads: u64,
+        readings: usize,
+    }
+
+    impl WorkCounter for MadeUp {
+        fn read(&mut self) -> Result<Work, Absence> {
+            let cycles =
+                [0, 2_000, 3_000, 4_000].get(self.readings).ok_or(Absence::because(Reason::CountersWaiting))?;
+            let instructions = self.threads * self.readings as u64 * 1_000;
+            self.readings += 1;
+            Ok(Work { cycles: self.threads * cycles, instructions })
+        }
+    }
+
+    fn made_up(threads: &[i32]) -> Result<Box<dyn WorkCounter>, Absence> {
+        Ok(Box::new(MadeUp { threads: threads.len() as u64, readings: 0 }))
+    }
+
+    #[test]
+    fn the_work_of_a_workloads_threads_is_compared_with_their_waits() {
+        let host = Host::new();
+        host.write("cg/shop/cgroup.threads", "11\n12\n");
+        host.write("proc/11/schedstat", "1000 20 3\n");
+        host.write("proc/12/schedstat", "500 10 3\n");
+        let sources = [(id("w"), QueueSource::Cgroup("shop".into()))];
+        let mut queue = host.queues().counting(made_up).open(&sources, Instant::now()).pop().unwrap().1;
+        let mut read = || queue.read(&mut Vec::new(), &DomainWaits::default()).unwrap();
+        let readings = [read(), read(), read(), read()];
+        let compared = compare(readings.each_ref()).unwrap();
+        let of = |cycles| Work { cycles, instructions: 2_000 };
+        assert_eq!(compared.worked, Some(Worked { with: of(4_000), without: of(2_000) }));
+        // One reading without the counters leaves them out, and says why.
+        let late = read();
+        let readings = [&readings[0], &readings[1], &readings[2], &late];
+        assert_eq!(compare(readings).unwrap(), Comparison::counted(time(0, 0), time(0, 0)));
+        assert_eq!(worked(readings).unwrap_err().reason, Reason::CountersWaiting);
+    }
+
+    #[test]
+    fn work_that_is_not_counted_says_why() {
+        let host = Host::new();
+        host.write("cg/shop/cgroup.threads", "11\n");
+        host.write("proc/11/schedstat", "1000 20 3\n");
+        let many: String = (1..=MOST_COUNTED).map(|tid| format!("{tid}\n")).collect();
+        host.write("cg/big/cgroup.threads", &many);
+        let of = |name: &str| (id(name), QueueSource::Cgroup(name.into()));
+        let why = |queues: RunQueues, sources: &[(WorkloadId, QueueSource)]| -> Vec<Option<Reason>> {
+            let mut queues = queues;
+            let open = queues.open(sources, Instant::now());
+            open.into_iter().map(|(_, counters)| counters.work.err().map(|absence| absence.reason)).collect()
+        };
+        assert_eq!(why(host.queues(), &[of("shop")]), [Some(Reason::CountersNotUsed)]);
+        let domain = (id("xen"), QueueSource::Domain("u".into()));
+        let counted = why(host.queues().counting(made_up), &[of("big"), of("shop"), domain]);
+        let too_many = Some(Reason::TooManyThreads { most: 256 });
+        assert_eq!(counted, [None, too_many, Some(Reason::NotByHypervisor)]);
+        // Here the hardware has its say: counters, or a reason that is not that they are unused.
+        let real = why(host.queues().counting(by_hardware), &[of("shop")]);
+        assert_ne!(real, [Some(Reason::CountersNotUsed)]);
     }
 
     fn pressed(host: &Host, group: &str, disk_us: u64, memory_us: u64) {

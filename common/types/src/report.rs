@@ -536,6 +536,15 @@ pub struct WorkloadHarm {
     pub harm: Reading<HarmInterval>,
 }
 
+/// The part of the harm that is by cycles per instruction: the same work takes more CPU time beside the volunteer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CpiHarm {
+    /// Of all workloads together, or why it is not known.
+    pub foreground: Reading<HarmInterval>,
+    /// Of each workload of which it is known, sorted by id.
+    pub workloads: Vec<WorkloadHarm>,
+}
+
 /// How a volunteer is held for the harm it does, beside the guard's law (`guard.follow_harm`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Protection {
@@ -573,6 +582,10 @@ pub struct HostHarm {
     /// Whether scheduling points are forced; `None` where neither `guard.scheduling_points` nor the harm asks for them.
     #[serde(default)]
     pub scheduling_points: Option<SchedulingPoints>,
+    /// What of the harm is by cycles per instruction; `None` where harm is not measured, and from agents of an older
+    /// release. The harm contains it where it is known.
+    #[serde(default)]
+    pub cpi: Option<CpiHarm>,
 }
 
 impl HostHarm {
@@ -586,6 +599,7 @@ impl HostHarm {
             paused_s: 0.0,
             protection: None,
             scheduling_points: None,
+            cpi: None,
         }
     }
 

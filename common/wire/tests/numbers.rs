@@ -12,13 +12,17 @@ use gleaner_wire::{FrameError, FromAgent, FromAggregator, Message, ProtocolVersi
 
 /// Numbers that are taken although they look implausible, by the path to each. Whole ones that are shown, compared with one another, or bound a
 /// wait that has bounds of its own; which task it is; users, of whom the one number that is none is refused when the task is started; percentages of harm, which are negative where the foreground was faster.
-const HARMLESS: [&str; 18] = [
+const HARMLESS: [&str; 22] = [
     "event.high_percent",
     "event.knobs_restored",
     "event.low_percent",
     "event.mean_percent",
     "event.spare_cpus",
     "guests.pid",
+    "harm.cpi.foreground.low_percent",
+    "harm.cpi.foreground.trials",
+    "harm.cpi.workloads.harm.low_percent",
+    "harm.cpi.workloads.harm.trials",
     "harm.foreground.low_percent",
     "harm.foreground.trials",
     "harm.workloads.harm.low_percent",

@@ -1,11 +1,17 @@
 //! From trials to harm: a ratio estimator with a jackknife interval.
-//! In: trials, each with the foreground's run and wait times of both sides. Out: an [`Estimate`]. Called by
-//! [`HarmTracker`](super::HarmTracker) for each workload and for all together.
+//! In: trials, each with the foreground's run and wait times of both sides, and what the CPU's counters say of them. Out: an
+//! [`Estimate`]. Called by [`HarmTracker`](super::HarmTracker) for each workload and for all together.
 //!
 //! Work that needs `c` of CPU takes `c + w` where it waits `w` for a CPU, the disk or memory. With `R` as the wait per CPU time, summed over all
 //! trials of a side, it takes `1 + R` per CPU time, and harm is `(1 + R with) / (1 + R without) - 1`: the extra wait per
 //! CPU time, as a part of what the work takes anyway. Where the foreground never waits without the volunteer, that is the
 //! extra wait per CPU time itself.
+//!
+//! A neighbour in the caches makes the same work take more CPU time, which is no wait. Cycles per instruction tell of it, as
+//! CPI² has it (Zhang et al., "CPI²: CPU performance isolation for shared compute clusters", EuroSys 2013). With `C` as the
+//! cycles per instruction, summed over all trials of a side, the CPU time per work grows by `C with / C without`. Where that
+//! is known, harm is `(1 + R with) / (1 + R without) * (C with / C without) - 1`. Nothing counts twice: cycles are counted
+//! only while a thread runs, and `R` is per CPU time, however much work was done in it.
 //!
 //! The interval is a jackknife over trials (Quenouille 1956, Tukey 1958): each is left out once. It is taken of the
 //! logarithm, where a ratio of two such sums is nearly normal, with Student's t for the number of trials. Where waits are
@@ -52,6 +58,50 @@ impl RunTime {
     }
 }
 
+/// What the CPU's counters say of a workload's threads over some time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Cycles in which one of them ran.
+    pub cycles: u64,
+    /// Instructions that they completed.
+    pub instructions: u64,
+}
+
+impl Work {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            cycles: self.cycles.saturating_add(other.cycles),
+            instructions: self.instructions.saturating_add(other.instructions),
+        }
+    }
+
+    /// What came since an earlier reading; nothing where a counter went back.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            cycles: self.cycles.saturating_sub(earlier.cycles),
+            instructions: self.instructions.saturating_sub(earlier.instructions),
+        }
+    }
+}
+
+/// The same in both windows of a trial.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Worked {
+    /// In the window with the volunteer.
+    pub with: Work,
+    /// In the window without.
+    pub without: Work,
+}
+
+impl Worked {
+    fn plus(self, other: Self) -> Self {
+        Self { with: self.with.plus(other.with), without: self.without.plus(other.without) }
+    }
+}
+
 /// One trial of one workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Comparison {
@@ -61,22 +111,35 @@ pub struct Comparison {
     pub without: RunTime,
     /// Where waits are sampled, the time that one look of one virtual CPU stands for, in ns; 0 where they are counted.
     pub look_ns: u64,
+    /// What the CPU's counters say; `None` where they say nothing.
+    pub worked: Option<Worked>,
 }
 
 impl Comparison {
     /// One whose waits were counted, not sampled.
     #[must_use]
     pub const fn counted(with: RunTime, without: RunTime) -> Self {
-        Self { with, without, look_ns: 0 }
+        Self { with, without, look_ns: 0, worked: None }
     }
 
-    /// Both together.
+    /// It used no CPU in either window.
+    const fn is_idle(&self) -> bool {
+        self.with.cpu_ns == 0 && self.without.cpu_ns == 0
+    }
+
+    /// Both together. What the counters say of one alone says nothing of both, unless the other used no CPU.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
             with: self.with.plus(other.with),
             without: self.without.plus(other.without),
             look_ns: self.look_ns.max(other.look_ns),
+            worked: match (self.worked, other.worked) {
+                (Some(one), Some(another)) => Some(one.plus(another)),
+                (Some(one), None) if other.is_idle() => Some(one),
+                (None, Some(another)) if self.is_idle() => Some(another),
+                _ => None,
+            },
         }
     }
 }
@@ -118,6 +181,9 @@ struct Sums {
     with: [f64; 2],
     without: [f64; 2],
     look: f64,
+    /// Cycles and instructions.
+    worked_with: [f64; 2],
+    worked_without: [f64; 2],
 }
 
 impl Sums {
@@ -127,10 +193,24 @@ impl Sums {
             sums[1] += sign * side.wait_ns as f64;
         }
         self.look += sign * one.look_ns as f64;
+        let Some(worked) = one.worked else { return };
+        for (sums, side) in [(&mut self.worked_with, worked.with), (&mut self.worked_without, worked.without)] {
+            sums[0] += sign * side.cycles as f64;
+            sums[1] += sign * side.instructions as f64;
+        }
     }
 
-    /// Logarithm of the ratio of what work takes with the volunteer and without; `None` where a side used no CPU.
-    fn log_ratio(&self) -> Option<f64> {
+    /// Logarithm of the ratio of cycles per instruction with the volunteer and without; `None` where a side did nothing.
+    fn log_cpi(&self) -> Option<f64> {
+        let per_instruction = |[cycles, instructions]: [f64; 2]| {
+            (cycles >= 1.0 && instructions >= 1.0).then(|| (cycles / instructions).ln())
+        };
+        Some(per_instruction(self.worked_with)? - per_instruction(self.worked_without)?)
+    }
+
+    /// Logarithm of the ratio of what CPU time takes with its waits, with the volunteer and without; `None` where a side used
+    /// no CPU.
+    fn log_waits(&self) -> Option<f64> {
         let per_cpu = |[cpu, wait]: [f64; 2]| (cpu >= 1.0).then(|| (wait.max(0.0) / cpu).ln_1p());
         Some(per_cpu(self.with)? - per_cpu(self.without)?)
     }
@@ -166,29 +246,44 @@ impl Trials {
         self.0.is_empty()
     }
 
-    /// The harm by these trials.
+    /// The harm by these trials: by waits, and by cycles per instruction where these are known.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
-        let count = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        match self.cpi() {
+            Estimate::Known(_) => self.jackknife(|_| true, |sums| Some(sums.log_waits()? + sums.log_cpi()?)),
+            _ => self.jackknife(|_| true, Sums::log_waits),
+        }
+    }
+
+    /// The part of it by cycles per instruction, of the trials in which they were counted.
+    #[must_use]
+    pub fn cpi(&self) -> Estimate {
+        self.jackknife(|trial| trial.worked.is_some(), Sums::log_cpi)
+    }
+
+    /// By the trials that count, the harm of which `log_ratio` is the logarithm.
+    fn jackknife(&self, counts: impl Fn(&Comparison) -> bool, log_ratio: impl Fn(&Sums) -> Option<f64>) -> Estimate {
+        let trials: Vec<&Comparison> = self.0.iter().map(|(_, trial)| trial).filter(|trial| counts(trial)).collect();
+        let count = u32::try_from(trials.len()).unwrap_or(u32::MAX);
         if count < LEAST_TRIALS {
             return Estimate::TooFewTrials(count);
         }
         let mut sums = Sums::default();
-        for (_, trial) in &self.0 {
+        for trial in &trials {
             sums.add(trial, 1.0);
         }
         let n = f64::from(count);
         if sums.with[0].min(sums.without[0]) < n * LEAST_CPU_NS {
             return Estimate::TooLittleActivity;
         }
-        let left_out = self.0.iter().map(|(_, trial)| {
+        let left_out = trials.iter().map(|trial| {
             let mut without_it = sums;
             without_it.add(trial, -1.0);
-            without_it.log_ratio()
+            log_ratio(&without_it)
         });
         // One trial has all the activity: nothing is known of its spread.
         let Some(left_out) = left_out.collect::<Option<Vec<f64>>>() else { return Estimate::TooLittleActivity };
-        let Some(whole) = sums.log_ratio() else { return Estimate::TooLittleActivity };
+        let Some(whole) = log_ratio(&sums) else { return Estimate::TooLittleActivity };
         let mean = left_out.iter().sum::<f64>() / n;
         let variance = left_out.iter().map(|one| (one - mean).powi(2)).sum::<f64>() * (n - 1.0) / n;
         // Trials in which hardly any look met a wait are alike by chance.
@@ -254,7 +349,8 @@ mod tests {
                     let cpu_ns = 350_000_000 - 350_000 * u64::from(wait_permille);
                     let with = RunTime { cpu_ns, wait_ns: met * LOOK_NS };
                     let without = RunTime { cpu_ns: 350_000_000, wait_ns: 0 };
-                    trials.add(Duration::from_secs(second), Comparison { with, without, look_ns: LOOK_NS });
+                    let trial = Comparison { look_ns: LOOK_NS, ..Comparison::counted(with, without) };
+                    trials.add(Duration::from_secs(second), trial);
                 }
                 let truth = 100.0 * f64::from(wait_permille) / f64::from(1_000 - wait_permille);
                 let Estimate::Known(harm) = trials.estimate() else { panic!() };

@@ -76,6 +76,100 @@ fn a_hand_computed_example() {
     assert_eq!(harm.trials, 10);
 }
 
+/// With the counters' word: so many cycles for 300 million instructions, with and without the volunteer.
+fn worked(comparison: Comparison, cycles_with: u64, cycles_without: u64) -> Comparison {
+    let of = |cycles: u64| Work { cycles, instructions: 300_000_000 };
+    Comparison { worked: Some(Worked { with: of(cycles_with), without: of(cycles_without) }), ..comparison }
+}
+
+fn known(estimate: Estimate) -> HarmInterval {
+    match estimate {
+        Estimate::Known(harm) => harm,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn waits_and_cycles_per_instruction_are_one_harm_and_count_once() {
+    // 100 ms of CPU each time, in 10 % more cycles per instruction beside the volunteer. It waits 12 ms and 2 ms.
+    let of = |wait_ms: u64| RunTime { cpu_ns: 100_000_000, wait_ns: wait_ms * 1_000_000 };
+    let mut trials = Trials::default();
+    for second in 0..10 {
+        let trial = worked(Comparison::counted(of(12), of(2)), 330_000_000, 300_000_000);
+        trials.add(Duration::from_secs(second), trial);
+    }
+    let (cpi, whole) = (known(trials.cpi()), known(trials.estimate()));
+    assert!((cpi.mean_percent - 10.0).abs() < 1e-9 && cpi.margin_percent() < 1e-6, "{cpi:?}");
+    assert!((whole.mean_percent - 100.0 * (1.12 / 1.02 * 1.1 - 1.0)).abs() < 1e-9, "{whole:?}");
+
+    // The same work in a tenth less CPU time without the volunteer, and no waits: the harm is the time it took.
+    let mut trials = Trials::default();
+    for second in 0..10 {
+        let side = |cpu_ns| RunTime { cpu_ns, wait_ns: 0 };
+        let trial = worked(Comparison::counted(side(100_000_000), side(90_000_000)), 300_000_000, 270_000_000);
+        trials.add(Duration::from_secs(second), trial);
+    }
+    assert!((known(trials.estimate()).mean_percent - 100.0 / 9.0).abs() < 1e-9);
+}
+
+#[test]
+fn without_enough_counted_trials_waits_alone_are_judged() {
+    let of = |wait_ms: u64| RunTime { cpu_ns: 100_000_000, wait_ns: wait_ms * 1_000_000 };
+    let plain = Comparison::counted(of(12), of(2));
+    let mut trials = Trials::default();
+    for second in 0..20 {
+        // The counters did not have their turn in most of them.
+        let trial = if second < 7 { worked(plain, 600_000_000, 300_000_000) } else { plain };
+        trials.add(Duration::from_secs(second), trial);
+    }
+    assert_eq!(trials.cpi(), Estimate::TooFewTrials(7));
+    assert!((known(trials.estimate()).mean_percent - 100.0 * (1.12 / 1.02 - 1.0)).abs() < 1e-9);
+    trials.add(Duration::from_secs(20), worked(plain, 600_000_000, 300_000_000));
+    assert!((known(trials.estimate()).mean_percent - 100.0 * (2.24 / 1.02 - 1.0)).abs() < 1e-9, "the eighth");
+    assert_eq!((known(trials.estimate()).trials, known(trials.cpi()).trials), (21, 8));
+}
+
+#[test]
+fn counters_of_some_workloads_say_nothing_of_all_together() {
+    let busy = Comparison::counted(RunTime { cpu_ns: 5, wait_ns: 1 }, RunTime { cpu_ns: 5, wait_ns: 0 });
+    let counted = worked(busy, 20, 10);
+    let sum = counted.plus(counted).worked.unwrap();
+    assert_eq!((sum.with.cycles, sum.without.cycles, sum.with.instructions), (40, 20, 600_000_000));
+    assert_eq!(counted.plus(busy).worked, None);
+    assert_eq!(busy.plus(counted).worked, None);
+    assert_eq!(counted.plus(Comparison::default()).worked, counted.worked, "one that sleeps has nothing to count");
+    assert_eq!(Comparison::default().plus(counted).worked, counted.worked);
+}
+
+#[test]
+fn the_interval_by_cycles_holds_the_truth_too() {
+    for (added, slower) in [(0.0, 1.0), (0.0, 1.1), (0.05, 1.02), (0.2, 1.5)] {
+        let holds = |seed: u64| {
+            let mut workload = Synthetic { random: ChaCha8Rng::seed_from_u64(seed), alone: 0.02, added };
+            let mut trials = Trials::default();
+            for number in 0..30 {
+                let plain = workload.trial();
+                let mut side = |time: RunTime, cpi: f64| {
+                    // Phases of the workload differ by some percent in their cycles per instruction.
+                    let phase = 0.95 + 0.1 * workload.unit();
+                    let cycles = 3 * time.cpu_ns;
+                    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
+                    Work { cycles, instructions: (cycles as f64 / (cpi * phase)) as u64 }
+                };
+                let worked = Worked { with: side(plain.with, slower), without: side(plain.without, 1.0) };
+                trials.add(Duration::from_secs(number), Comparison { worked: Some(worked), ..plain });
+            }
+            let truth = ((1.0 + workload.harm_percent() / 100.0) * slower - 1.0) * 100.0;
+            let (whole, cpi) = (known(trials.estimate()), known(trials.cpi()));
+            let within = |harm: HarmInterval, truth: f64| harm.low_percent <= truth && truth <= harm.high_percent;
+            [within(whole, truth), within(cpi, (slower - 1.0) * 100.0)]
+        };
+        let held = (0..400).map(holds).fold([0, 0], |[a, b], [whole, cpi]| [a + i32::from(whole), b + i32::from(cpi)]);
+        println!("{added} of waits, {slower} times the cycles: {held:?} of 400");
+        assert!(held.iter().all(|held| (352..=396).contains(held)), "{added}, {slower}: {held:?}");
+    }
+}
+
 #[test]
 fn the_interval_holds_the_truth_19_times_in_20() {
     for (alone, added) in [(0.02, 0.0), (0.02, 0.01), (0.02, 0.2), (0.5, 0.0), (0.5, 0.05), (0.1, 1.5)] {
@@ -208,7 +302,55 @@ fn says_why_nothing_is_known() {
     assert!(tracker.workloads().is_empty());
 }
 
+#[test]
+fn says_of_cycles_per_instruction_what_is_known() {
+    let mut tracker = HarmTracker::default();
+    let reason = |tracker: &HarmTracker| match tracker.cpi().foreground {
+        Reading::Absent(absence) => absence.reason,
+        Reading::Value(harm) => panic!("{harm:?}"),
+    };
+    tracker.skip(Skipped::NotRunning);
+    assert_eq!(reason(&tracker), Reason::VolunteerNeverRan, "as of the harm itself");
+    let of = |name: &str| (id(name), compared(name, 1).1.map(|one| worked(one, 360_000_000, 300_000_000)));
+    for second in 0..20 {
+        let now = Duration::from_secs(second);
+        tracker.record(now, [of("counted"), compared("xen", 1)]);
+        tracker.uncounted(Absence::because(Reason::NoCounters));
+    }
+    assert_eq!(reason(&tracker), Reason::NoCounters, "of all together");
+    let cpi = tracker.cpi().workloads;
+    assert_eq!((cpi.len(), cpi[0].workload.as_str()), (1, "counted"));
+    assert!(matches!(&cpi[0].harm, Reading::Value(harm) if (harm.mean_percent - 20.0).abs() < 1e-6), "{cpi:?}");
+    // It crosses the budget by that alone.
+    let crossings = tracker.crossings(&Budgets { all_percent: 1.0, ..Budgets::default() });
+    assert!(crossings.len() == 1 && crossings[0].workload.as_str() == "counted", "{crossings:?}");
+
+    for second in 20..160 {
+        tracker.record(Duration::from_secs(second), [of("counted")]);
+    }
+    assert!(matches!(tracker.cpi().foreground, Reading::Value(harm) if (harm.mean_percent - 20.0).abs() < 1e-6));
+}
+
 proptest! {
+    #[test]
+    fn any_counters_give_an_interval_in_order_or_none(
+        trials in prop::collection::vec(any::<([u64; 2], [u64; 4], bool)>(), 0..200),
+    ) {
+        let mut kept = Trials::default();
+        for (second, ([cpu, wait], [a, b, c, d], is_counted)) in (0..).zip(trials.iter().copied()) {
+            let side = RunTime { cpu_ns: cpu, wait_ns: wait };
+            let with = Work { cycles: a, instructions: b };
+            let worked = is_counted.then_some(Worked { with, without: Work { cycles: c, instructions: d } });
+            kept.add(Duration::from_secs(second), Comparison { worked, ..Comparison::counted(side, side) });
+        }
+        for estimate in [kept.estimate(), kept.cpi()] {
+            if let Estimate::Known(harm) = estimate {
+                prop_assert!(harm.low_percent <= harm.mean_percent && harm.mean_percent <= harm.high_percent);
+                prop_assert!(harm.low_percent >= -100.0 && harm.high_percent.is_finite());
+            }
+        }
+    }
+
     #[test]
     fn an_estimate_is_an_interval_in_order_whatever_the_counters_say(
         trials in prop::collection::vec(any::<(u64, u64, u64, u64)>(), 0..200),

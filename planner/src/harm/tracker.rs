@@ -8,11 +8,11 @@ use std::time::Duration;
 use gleaner_types::absence::{Absence, Reason};
 use gleaner_types::harm::HarmInterval;
 use gleaner_types::id::WorkloadId;
-use gleaner_types::report::WorkloadHarm;
+use gleaner_types::report::{CpiHarm, WorkloadHarm};
 use gleaner_types::report::{MAX_WORKLOADS, Reading};
 
 use super::budgets::Budgets;
-use super::estimate::{Comparison, Trials};
+use super::estimate::{Comparison, Estimate, Trials};
 
 /// Older trials say nothing of now. Chosen.
 pub const HISTORY: Duration = Duration::from_secs(1_800);
@@ -87,12 +87,14 @@ pub struct HarmTracker {
     skipped: Option<Skipped>,
     /// Why the last trial has nothing of any workload, and when it was.
     absent: Option<(Duration, Absence)>,
+    /// Why the CPU's counters said nothing of some workload in the last trial.
+    uncounted: Option<Absence>,
 }
 
 impl HarmTracker {
     /// A trial: each workload that was compared, at most [`MAX_WORKLOADS`] of them in the last [`HISTORY`].
     pub fn record(&mut self, now: Duration, compared: impl IntoIterator<Item = Compared>) {
-        self.skipped = None;
+        (self.skipped, self.uncounted) = (None, None);
         let mut compared = compared.into_iter().peekable();
         self.absent = compared.peek().is_none().then(|| (now, Absence::because(Reason::NoForegroundWorkload)));
         let mut all = Comparison::default();
@@ -118,6 +120,11 @@ impl HarmTracker {
         if measured {
             self.all.add(now, all);
         }
+    }
+
+    /// Why the CPU's counters said nothing of some workload in the trial that was recorded last.
+    pub fn uncounted(&mut self, why: Absence) {
+        self.uncounted = Some(why);
     }
 
     /// A moment that gave no trial.
@@ -150,6 +157,22 @@ impl HarmTracker {
             }
         }
         self.all.estimate().known().into()
+    }
+
+    /// The part of the harm that is by cycles per instruction.
+    #[must_use]
+    pub fn cpi(&self) -> CpiHarm {
+        let foreground = match (self.all.cpi(), &self.uncounted, self.foreground()) {
+            (Estimate::Known(harm), ..) => Reading::Value(harm),
+            (_, Some(why), _) => Reading::Absent(why.clone()),
+            (_, None, Reading::Absent(why)) => Reading::Absent(why),
+            (unknown, None, Reading::Value(_)) => unknown.known().into(),
+        };
+        let known = |(workload, followed): (&WorkloadId, &Followed)| match followed.trials.cpi() {
+            Estimate::Known(harm) => Some(WorkloadHarm { workload: workload.clone(), harm: Reading::Value(harm) }),
+            _ => None,
+        };
+        CpiHarm { foreground, workloads: self.workloads.iter().filter_map(known).collect() }
     }
 
     /// Harm of each workload, sorted by id.

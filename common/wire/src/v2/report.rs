@@ -217,7 +217,7 @@ schema! {
         workloads: List<WorkloadHarm<'a>>,
         budget_percent: f64,
         paused_s: f64,
-    } lacks { protection: None, scheduling_points: None }
+    } lacks { protection: None, scheduling_points: None, cpi: None }
 }
 schema! {
     Protection<'a> = report::Protection { spare_cpus: Cores, share_percent: f64, reason: Short<'a> }
@@ -225,11 +225,15 @@ schema! {
 schema! {
     SchedulingPoints<'a> = report::SchedulingPoints { forced: bool, reason: Short<'a> }
 }
+schema! {
+    CpiHarm<'a> = report::CpiHarm { foreground: Reading<'a, Interval>, workloads: List<WorkloadHarm<'a>> }
+}
 appended! {
     /// What was appended to a host's harm.
     HarmAppended<'a> = report::HostHarm {
         protection: Option<Block<'a, Protection<'a>>>,
         scheduling_points: Option<Block<'a, SchedulingPoints<'a>>>,
+        cpi: Option<Block<'a, CpiHarm<'a>>>,
     }
 }
 
@@ -273,14 +277,18 @@ mod tests {
 
     appended! {
         /// As the release before this one sends it.
-        Before<'a> = report::HostHarm { protection: Option<Block<'a, Protection<'a>>> }
+        Before<'a> = report::HostHarm {
+            protection: Option<Block<'a, Protection<'a>>>,
+            scheduling_points: Option<Block<'a, SchedulingPoints<'a>>>,
+        }
     }
 
     appended! {
-        /// As a later release might append a third field.
+        /// As a later release might append a fourth field.
         Later<'a> = report::HostHarm {
             protection: Option<Block<'a, Protection<'a>>>,
             scheduling_points: Option<Block<'a, SchedulingPoints<'a>>>,
+            cpi: Option<Block<'a, CpiHarm<'a>>>,
             paused_s: f64,
         }
     }
@@ -305,13 +313,15 @@ mod tests {
         let (older, unknown) = read::<Nothing>(&second, &mut Vec::new());
         assert_eq!((older, unknown.fields), (without, 1));
         assert_eq!(read::<HarmAppended>(&second, &mut Vec::new()), (harm.clone(), known));
-        assert_eq!(read::<Later>(&second, &mut Vec::new()), (harm.clone(), known), "its third field is not there");
+        assert_eq!(read::<Later>(&second, &mut Vec::new()), (harm.clone(), known), "its later fields are not there");
         assert_eq!(Block::<HostHarm<'_>, Before>::of(&harm).unwrap().bytes(), second);
 
         let reason = "scheduling points are forced".to_owned();
         harm.scheduling_points = Some(report::SchedulingPoints { forced: true, reason });
+        let foreground = report::Reading::Value(HarmInterval::new(2.0, 1.0, 3.0, 9).unwrap());
+        harm.cpi = Some(report::CpiHarm { foreground, workloads: Vec::new() });
         let second = Block::<HostHarm<'_>, HarmAppended>::of(&harm).unwrap().bytes().to_vec();
-        let without = report::HostHarm { scheduling_points: None, ..harm.clone() };
+        let without = report::HostHarm { cpi: None, ..harm.clone() };
         let (older, unknown) = read::<Before>(&second, &mut Vec::new());
         assert_eq!((older, unknown.fields), (without, 1));
         assert_eq!(read::<HarmAppended>(&second, &mut Vec::new()), (harm.clone(), known));

@@ -13,7 +13,7 @@ use gleaner_types::report::{
     Offer, PromiseRecord, PromiseWindows, Reading, Reason, ResidualForecast, VolunteerKind, VolunteerSample,
     VolunteerState, WorkloadKind, WorkloadSample,
 };
-use gleaner_types::report::{HostHarm, Protection, SchedulingPoints, WorkloadHarm};
+use gleaner_types::report::{CpiHarm, HostHarm, Protection, SchedulingPoints, WorkloadHarm};
 use gleaner_types::task::{TaskAttempt, TaskDesired, TaskJob, TaskOrder, TaskOrders, TaskState, TaskStatus, TaskUser};
 use gleaner_types::time::Timestamp;
 use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, PerSec};
@@ -574,7 +574,18 @@ fn harmed() -> FromAgent {
         paused_s: 70.25,
         protection: None,
         scheduling_points: None,
+        cpi: None,
     };
+    FromAgent::Report(Box::new(report))
+}
+
+/// A report with every state of the harm by cycles per instruction.
+fn slowed() -> FromAgent {
+    let mut report = report("best", VolunteerState::Active, vec![]);
+    let interval = |mean, low, high| Reading::Value(HarmInterval::new(mean, low, high, 64).unwrap());
+    let guest = WorkloadHarm { workload: workload("guest-1"), harm: interval(2.0, -0.5, 4.5) };
+    report.harm.foreground = interval(3.0, 0.25, 5.75);
+    report.harm.cpi = Some(CpiHarm { foreground: Reading::because(Reason::NoCounters), workloads: vec![guest] });
     FromAgent::Report(Box::new(report))
 }
 
@@ -675,6 +686,7 @@ pub(crate) fn of_version_2() -> Vec<(String, Sample)> {
     all.push(("from_agent.report.held".to_owned(), Sample::FromAgent(held())));
     all.push(("from_agent.report.protected".to_owned(), Sample::FromAgent(protected())));
     all.push(("from_agent.report.pointed".to_owned(), Sample::FromAgent(pointed())));
+    all.push(("from_agent.report.slowed".to_owned(), Sample::FromAgent(slowed())));
     all.push(("from_agent.report.promised".to_owned(), Sample::FromAgent(promised())));
     all.push(("from_agent.report.occupying".to_owned(), Sample::FromAgent(occupying())));
     for (name, event) in harm_events() {
