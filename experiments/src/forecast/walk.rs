@@ -115,6 +115,7 @@ pub(super) struct Held {
     first: Count,
     all: Count,
     kept: f64,
+    offered: f64,
     free: f64,
 }
 
@@ -137,6 +138,7 @@ impl Held {
             days[day].push(broken);
             self.all.push(broken);
             self.free += free;
+            self.offered += promise.min(free);
             self.kept += if broken { 0.0 } else { promise.min(free) };
         }
         self.days.extend(days.into_iter().filter(|day| day.judged >= LEAST_MOMENTS));
@@ -152,13 +154,15 @@ impl Held {
     }
 
     pub(super) fn outcome(&self) -> Outcome {
+        let of_free = |sum: f64| if self.free > 0.0 { sum / self.free * 100.0 } else { 0.0 };
         Outcome {
             days: self.days.len(),
             broken: self.all.percent(),
             broken_median: self.day(0.5),
             broken_p95: self.day(0.95),
             broken_worst: self.day(1.0),
-            harvested: if self.free > 0.0 { self.kept / self.free * 100.0 } else { 0.0 },
+            harvested: of_free(self.kept),
+            offered: of_free(self.offered),
             first_hours_broken: self.first.percent(),
         }
     }
@@ -179,6 +183,8 @@ pub struct Outcome {
     pub broken_worst: f64,
     /// What kept promises offered, of what was free.
     pub harvested: f64,
+    /// What all promises offered that was there, of what was free: of a broken one, what was free.
+    pub offered: f64,
     /// Broken within the first three hours of a host.
     pub first_hours_broken: f64,
 }
@@ -210,6 +216,8 @@ mod tests {
         let outcome = held.outcome();
         assert_eq!((outcome.days, outcome.broken), (1, 25.0));
         assert!((outcome.harvested - 37.5).abs() < 1e-9, "{outcome:?}");
+        // Of a broken one all 50 that were free.
+        assert!((outcome.offered - 62.5).abs() < 1e-9, "{outcome:?}");
         assert!((outcome.first_hours_broken - 8.0 / 35.0 * 100.0).abs() < 1e-9, "{outcome:?}");
     }
 
