@@ -4,14 +4,16 @@
 //! foreground's CPU and once for its memory.
 //!
 //! A step costs a few sums. When a bucket of time has ended ([`grid`]), what was predicted a lookahead ago is judged: the
-//! experts learn from it ([`experts`]), its error joins the others as a multiple of the error that was usual then
-//! ([`errors`]), and the level of the bound moves by whether it was enough ([`level`]). Then the next lookahead is predicted.
+//! experts learn from it ([`experts`]), its error joins the others ([`errors`]), the level of the bounds moves by whether the
+//! promised one was enough ([`level`]), and the weights of the two bounds by what each would have cost ([`mixture`]). Then the
+//! next lookahead is predicted.
 //! docs/forecast.md says how well this holds on recorded traces.
 
 mod errors;
 mod experts;
 mod grid;
 mod level;
+mod mixture;
 mod state;
 
 use std::collections::VecDeque;
@@ -21,6 +23,7 @@ use self::experts::{Experts, Said};
 use self::grid::Grid;
 pub(super) use self::grid::bucket_s;
 use self::level::Level;
+use self::mixture::{BOUNDS, Mixture};
 pub(super) use self::state::SeriesState;
 pub use self::state::StateError;
 use crate::half_life;
@@ -33,8 +36,14 @@ const SPREAD: f64 = 1.0;
 /// Chosen on tuning traces.
 const FIRST: f64 = 4.0;
 const FIRST_FORGOTTEN: f64 = 6.0;
-/// How much larger than the first samples' spread the usual error is assumed to be. Chosen likewise.
+/// How much larger than the first samples' spread the usual error is assumed to be, and how much more while there are few:
+/// four times as much for two of them, twice for four. Chosen likewise.
 const FIRST_CAUTION: f64 = 1.5;
+const FIRST_FEW: f64 = 3.0;
+/// The same of memory, which climbs for hours after it hardly moved, and how much larger the pool's errors are for it.
+/// Chosen likewise.
+const FIRST_CAUTION_OF_MEMORY: f64 = 4.0;
+const POOL_OF_MEMORY: f64 = 1.5;
 
 /// What of the next lookahead a bound must hold for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +52,16 @@ pub(super) enum Bounds {
     Mean,
     /// Its largest value: memory, which is there or is not.
     Largest,
+}
+
+impl Bounds {
+    /// How much larger than the first samples' spread the usual error is assumed to be, and how large the pool's errors are.
+    const fn cautions(self) -> (f64, f64) {
+        match self {
+            Self::Mean => (FIRST_CAUTION, 1.0),
+            Self::Largest => (FIRST_CAUTION_OF_MEMORY, POOL_OF_MEMORY),
+        }
+    }
 }
 
 /// A prediction whose lookahead has not passed.
@@ -57,6 +76,8 @@ struct Pending {
     largest: f64,
     said: Said,
     usual: f64,
+    /// Those that were mixed, and the mixture.
+    bounds: [f64; BOUNDS],
     bound: f64,
 }
 
@@ -108,6 +129,7 @@ pub(super) struct Series {
     experts: Experts,
     errors: Errors,
     level: Level,
+    mixture: Mixture,
     /// Faded absolute errors and their faded number, in lookaheads.
     usual: (f64, f64),
     /// Lookaheads judged.
@@ -129,8 +151,9 @@ impl Series {
             first: First::default(),
             grid: Grid::new(lookahead_s),
             experts: Experts::new(),
-            errors: Errors::new(),
+            errors: Errors::new(bounds.cautions().1),
             level: Level::new(risk, level::lookaheads(lookahead_s)),
+            mixture: Mixture::default(),
             usual: (0.0, 0.0),
             judged: 0.0,
             pending: VecDeque::new(),
@@ -140,13 +163,16 @@ impl Series {
 
     /// What is known.
     pub(super) fn state(&self) -> SeriesState {
+        let (errors, error_scales) = self.errors.own();
         SeriesState {
             means: self.grid.means().iter().map(|mean| (!mean.is_nan()).then_some(*mean)).collect(),
-            errors: self.errors.own().iter().copied().collect(),
+            errors,
+            error_scales,
             lookaheads: self.errors.lookaheads(),
             judged: self.judged,
             level: self.level.now(),
             usual: [self.usual.0, self.usual.1],
+            losses: self.mixture.losses,
             first: [self.first.count, self.first.mean, self.first.squares],
             sampled_s: self.known_s(),
             expert_errors: self.experts.errors.to_vec(),
@@ -171,10 +197,11 @@ impl Series {
         state.check(bounds == Bounds::Largest)?;
         let mut series = Self::new(lookahead_s, risk, bounds);
         series.grid.restore(state.means.into_iter().map(|mean| mean.unwrap_or(f32::NAN)));
-        series.errors.restore(state.errors, state.lookaheads);
+        series.errors.restore(state.errors, state.error_scales, state.lookaheads);
         series.level.restore(state.level);
         series.judged = state.judged;
         series.usual = (state.usual[0], state.usual[1]);
+        series.mixture.losses = state.losses;
         series.first = First { count: state.first[0], mean: state.first[1], squares: state.first[2] };
         series.sampled_s = state.sampled_s;
         let mut experts = Experts::new();
@@ -203,6 +230,12 @@ impl Series {
         self.sampled_s.min(self.grid.bucket_s() * grid::DAY as f64)
     }
 
+    /// Samples taken, at least until the first lookahead was judged.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+    pub(super) const fn first_samples(&self) -> u64 {
+        self.first.count as u64
+    }
+
     /// Takes one sample that held for `interval_s`, or a gap.
     pub(super) fn observe(&mut self, value: Option<f64>, interval_s: f64) {
         self.clock_s += interval_s;
@@ -221,8 +254,8 @@ impl Series {
             self.predict(true);
         } else if self.grid.means().is_empty() {
             let expected = self.first.mean;
-            let usual = FIRST_CAUTION * self.first.deviation();
-            let bound = expected + usual * self.errors.exceeded(self.level.now()).max(0.0);
+            let usual = self.first_error();
+            let bound = expected + usual * self.errors.multiple_exceeded(self.level.now()).max(0.0);
             self.outlook = value.map(|_| Outlook { expected, bound });
         }
     }
@@ -253,7 +286,8 @@ impl Series {
     fn learn(&mut self, pending: &Pending, mean: f64, came: f64) {
         let error = came - pending.said.expected;
         self.experts.learn(&pending.said, mean, pending.lookaheads);
-        self.errors.push(error / pending.usual, pending.lookaheads, level::lookaheads(self.lookahead_s));
+        self.errors.push(error, pending.usual, pending.lookaheads, level::lookaheads(self.lookahead_s));
+        self.mixture.learn(pending.bounds, came, self.level.share(), pending.lookaheads);
         self.level.learn(came > pending.bound + 1e-9 * came.abs(), pending.lookaheads);
         let fade = half_life::weight(pending.lookaheads, USUAL);
         self.usual.0 = self.usual.0 * fade + pending.lookaheads * error.abs();
@@ -261,13 +295,18 @@ impl Series {
         self.judged += pending.lookaheads;
     }
 
+    /// The usual error that the first samples' spread stands for: larger the fewer they are.
+    fn first_error(&self) -> f64 {
+        let few = 1.0 + FIRST_FEW / (self.first.count - 1.0).max(1.0);
+        self.bounds.cautions().0 * few * self.first.deviation()
+    }
+
     /// The usual error: the faded mean of the errors, and of the first samples' spread as long as there are few.
     fn usual_error(&self) -> f64 {
         let first = FIRST * half_life::weight(self.judged, FIRST_FORGOTTEN);
         // Forgotten for good: a constant is promised whole.
         let first = if first < 0.05 { 0.0 } else { first };
-        let spread = FIRST_CAUTION * self.first.deviation();
-        (self.usual.0 + first * spread) / (self.usual.1 + first).max(f64::MIN_POSITIVE)
+        (self.usual.0 + first * self.first_error()) / (self.usual.1 + first).max(f64::MIN_POSITIVE)
     }
 
     /// Predicts the next lookahead, `judged` afterwards. Nothing is known of it where nothing is of the newest bucket.
@@ -280,7 +319,10 @@ impl Series {
         let Some(said) = said.filter(|said| said.expected.is_finite() && said.spread.is_finite()) else { return };
         // A millionth of what is predicted is no error.
         let usual = (self.usual_error() + SPREAD * said.spread).max(1e-9 * said.expected.abs()).max(f64::MIN_POSITIVE);
-        let bound = said.expected + usual * self.errors.exceeded(self.level.now()).max(0.0);
+        let level = self.level.now();
+        let margins = [usual * self.errors.multiple_exceeded(level), self.errors.exceeded(level, usual)];
+        let bounds = margins.map(|margin| said.expected + margin.max(0.0));
+        let bound = self.mixture.of(bounds);
         self.outlook = Some(Outlook { expected: said.expected, bound });
         let lookaheads = ((self.clock_s - self.predicted_s) / self.lookahead_s).min(1.0);
         self.predicted_s = self.clock_s;
@@ -295,6 +337,7 @@ impl Series {
             largest: f64::NEG_INFINITY,
             said,
             usual,
+            bounds,
             bound,
         });
     }

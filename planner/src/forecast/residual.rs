@@ -222,7 +222,9 @@ impl ResidualForecaster {
                 needed: (LEAST_SAMPLES as u64).max(self.samples.saturating_add(1)),
             }),
         };
+        let (taken, needed) = (self.memory.first_samples(), LEAST_SAMPLES as u64);
         let memory = match self.memory.outlook() {
+            Some(_) if taken < needed => Reading::because(Reason::MoreSamplesNeeded { taken, needed }),
             Some(outlook) => {
                 let expected = whole_bytes(-outlook.expected);
                 // No more is promised than there is.

@@ -45,6 +45,9 @@ fn nothing_is_predicted_without_history() {
     feed(&mut new, &[50.0, 50.0]);
     let forecast = new.forecast();
     assert!(matches!(forecast.cpu, Reading::Absent(absence) if absence.kind == AbsenceKind::NotYet));
+    assert!(matches!(forecast.memory, Reading::Absent(absence) if absence.kind == AbsenceKind::NotYet));
+    feed(&mut new, &[50.0]);
+    assert!(new.forecast().cpu.value().is_some() && new.forecast().memory.value().is_some());
 }
 
 #[test]
@@ -345,7 +348,7 @@ fn a_day_of_state_is_small() {
     gleaner_wire::encode_value(1, &state, &mut binary).unwrap();
     assert!(json <= 64 * 1_024 && binary.len() <= 32 * 1_024, "{json} and {}", binary.len());
     // Whole hours: between 23 and 24 of them.
-    assert!(errors(&f).len() == 1_440 && (276..=288).contains(&f.windows().judged), "{:?}", f.windows());
+    assert!(errors(&f).len() == 720 && (276..=288).contains(&f.windows().judged), "{:?}", f.windows());
 }
 
 #[test]
@@ -386,6 +389,9 @@ fn a_state_that_cannot_be_is_refused() {
         ("/cpu/means/0", serde_json::json!(1e300)),
         ("/cpu/errors", serde_json::json!(vec![1.0; 9_999])),
         ("/cpu/errors/0", serde_json::json!(1e6)),
+        ("/cpu/error_scales", serde_json::json!([])),
+        ("/cpu/error_scales/0", serde_json::json!(9_999)),
+        ("/cpu/losses/1", serde_json::json!(-1.0)),
         ("/cpu/lookaheads", serde_json::json!(-1.0)),
         ("/cpu/judged", serde_json::json!(-1.0)),
         ("/cpu/level", serde_json::json!(2.0)),
@@ -437,6 +443,43 @@ fn the_stated_share_breaks_where_regimes_switch() {
             assert!(broken as f64 <= most * judged as f64, "{hours} h at {risk}: {broken} of {judged}");
         }
     }
+}
+
+#[test]
+fn few_samples_promise_less_than_many_of_the_same_spread() {
+    // One value a minute, and within a lookahead, so that nothing was judged.
+    let left_out = |samples: usize| {
+        let mut f = forecaster("calibrated", 600.0, 1_800.0);
+        for minute in 0..samples {
+            f.observe(share(400.0), Some(share(if minute % 2 == 0 { 90.0 } else { 110.0 })), None, 60.0);
+        }
+        let (expected, safe) = cpu(&f);
+        expected - safe
+    };
+    assert!(left_out(4) > 1.3 * left_out(20), "{} {}", left_out(4), left_out(20));
+}
+
+#[test]
+fn of_memory_less_is_promised_at_first_than_of_cpu() {
+    let mut f = forecaster("calibrated", 600.0, 1_800.0);
+    for minute in 0..10 {
+        let demand = if minute % 2 == 0 { 90.0 } else { 110.0 };
+        f.observe(share(400.0), Some(share(demand)), Some(Bytes(100_000 - bytes(10.0 * demand))), 60.0);
+    }
+    let (expected, safe) = cpu(&f);
+    let memory = *f.forecast().memory.value().unwrap();
+    let of_memory = (memory.expected.0 - memory.safe.0) as f64 / 10.0;
+    assert!(of_memory > 2.0 * (expected - safe), "{of_memory} {expected} {safe}");
+}
+
+#[test]
+fn bursts_that_say_nothing_of_those_to_come_are_allowed_for_at_all_times() {
+    // Bursts of five minutes in the midst of quiet hours: what was usual lately is small when one comes.
+    let bursts = |minute: usize| if minute / 5 % 25 == 24 { 200.0 } else { 20.0 + (minute % 3) as f64 };
+    let mut f = forecaster("calibrated", 600.0, 300.0);
+    (0..2_880).for_each(|minute| f.observe(share(400.0), Some(share(bursts(minute))), None, 60.0));
+    let losses = serde_json::to_value(f.state()).unwrap()["cpu"]["losses"].clone();
+    assert!(losses[1].as_f64() < losses[0].as_f64(), "{losses}");
 }
 
 proptest! {

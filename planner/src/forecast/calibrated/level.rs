@@ -35,6 +35,11 @@ impl Level {
         Self { share, step: (STEP / (share * lookaheads)).min(1.0), now: share }
     }
 
+    /// The share of broken promises that is aimed at.
+    pub(super) const fn share(&self) -> f64 {
+        self.share
+    }
+
     /// The level for the next bound.
     pub(super) const fn now(&self) -> f64 {
         self.now

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::level::LOOKAHEADS;
+use super::mixture::BOUNDS;
 use super::{errors, grid};
 
 /// Larger than any demand in percent of a core, any memory in bytes, or a square of it.
@@ -45,12 +46,14 @@ pub enum StateError {
 pub(in crate::forecast) struct SeriesState {
     /// Means of buckets, oldest first.
     pub(super) means: Vec<Option<f32>>,
-    /// Own errors, newest last, and how many lookaheads they stand for.
+    /// Own errors, newest last, as multiples of what was usual and that as a logarithm, and how many lookaheads they stand for.
     pub(super) errors: Vec<f32>,
+    pub(super) error_scales: Vec<i16>,
     pub(super) lookaheads: f64,
     pub(super) judged: f64,
     pub(super) level: f64,
     pub(super) usual: [f64; 2],
+    pub(super) losses: [f64; BOUNDS],
     pub(super) first: [f64; 3],
     pub(super) sampled_s: f64,
     pub(super) expert_errors: Vec<f64>,
@@ -84,6 +87,9 @@ impl SeriesState {
         if self.errors.len() > errors::MOST {
             return refuse("errors", self.errors.len() as f64);
         }
+        if self.error_scales.len() != self.errors.len() {
+            return refuse("error_scales", self.error_scales.len() as f64);
+        }
         for (field, values, valid) in [
             (
                 "means",
@@ -93,10 +99,14 @@ impl SeriesState {
             ("errors", &self.errors.iter().map(|error| f64::from(*error)).collect(), &|value| {
                 value.abs() <= errors::LARGEST
             }),
+            ("error_scales", &self.error_scales.iter().map(|scale| f64::from(*scale)).collect(), &|value| {
+                errors::scale_can_be(*value)
+            }),
             ("lookaheads", &vec![self.lookaheads], &|value| (0.0..=LOOKAHEADS).contains(value)),
             ("judged", &vec![self.judged], &positive),
             ("level", &vec![self.level], &|value| (0.0..=1.0).contains(value)),
             ("usual", &self.usual.to_vec(), &positive),
+            ("losses", &self.losses.to_vec(), &positive),
             ("first", &vec![self.first[0], self.first[2]], &positive),
             ("first", &vec![self.first[1]], &number),
             ("sampled_s", &vec![self.sampled_s], &|value| (0.0..=60.0 * grid::DAY as f64).contains(value)),
