@@ -11,6 +11,7 @@ use gleaner_agent::act::volunteer::VolunteerUsage;
 use gleaner_agent::guard::{Meter, MeterPaths};
 use gleaner_agent::hierarchies::Hierarchies;
 use gleaner_planner::guard::{Guard, GuardSettings};
+use gleaner_planner::idle_buffer::{BufferSample, BufferSize, IdleBuffer};
 
 fn guard_step(criterion: &mut Criterion) {
     let root = Path::new("/");
@@ -30,11 +31,17 @@ fn guard_step(criterion: &mut Criterion) {
             continue;
         };
         let mut law = Guard::new(GuardSettings::default());
+        let mut buffer = IdleBuffer::new(BufferSize::Follow);
         criterion.bench_function(name, |bencher| {
             bencher.iter(|| {
                 // A counter that goes back costs the same as one that does not.
                 let sample = meter.sample(Instant::now()).ok().flatten();
-                sample.map(|(sample, interval_s)| law.step(black_box(sample), interval_s))
+                sample.map(|(sample, interval_s)| {
+                    let idle = BufferSample { cpus: 2, foreground: sample.foreground, volunteer_most: 2 };
+                    // A look each 50 ms, whose seconds pass.
+                    black_box(buffer.step(black_box(idle), 0.05));
+                    law.step(black_box(sample), interval_s)
+                })
             });
         });
     }

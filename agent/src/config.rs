@@ -16,11 +16,12 @@ use gleaner_planner::disk_floor::DiskFloorSettings;
 use gleaner_planner::forecast::{ForecastSettings, METHODS, Method};
 use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::harm::{Budgets, LARGEST_PAUSE_SHARE};
+use gleaner_planner::idle_buffer::BufferSize;
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::error::Chain;
 use gleaner_types::id::{HostId, WorkloadId};
-use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction};
+use gleaner_types::units::{Bytes, BytesPerSec, CoreShare, Fraction, MAX_CORES};
 
 pub use self::domains::VolunteerDomains;
 use crate::act::{ActSettings, Bound, CacheChoice, VolunteerChoice, VolunteerProgram};
@@ -136,6 +137,8 @@ pub struct Config {
     pub follow_harm: bool,
     /// The kernel is made to choose anew who runs on each CPU.
     pub scheduling_points: bool,
+    /// CPUs that are kept free of the volunteer beyond what the foreground uses; `None` keeps none.
+    pub idle_buffer: Option<BufferSize>,
     /// Forecast method.
     pub forecast_method: Method,
     /// History the forecast uses, in seconds.
@@ -292,6 +295,7 @@ impl Config {
             disk_ceiling: guard.choice("disk_ceiling", false, &[("off", false), ("auto", true)]),
             follow_harm: guard.flag("follow_harm", false),
             scheduling_points: guard.flag("scheduling_points", false),
+            idle_buffer: idle_buffer(&mut guard),
             forecast_method: forecast.choice("method", Method::default(), &forecast_words),
             forecast_history_s: history,
             forecast_lookahead_s: lookahead,
@@ -343,6 +347,7 @@ impl Config {
             volunteer_ceiling: self.volunteer_ceiling,
             follow_harm: self.follow_harm,
             scheduling_points: self.scheduling_points,
+            idle_buffer: self.idle_buffer,
             disk_ceiling: self.disk_ceiling,
             links: self.links.clone(),
             foreground_quota_floor: self.foreground_floor,
@@ -453,6 +458,14 @@ fn disks(section: &mut Section<'_>) -> DiskWatchSettings {
         section.reject("disk_floor_folders", format_args!("has {bad:?}; each must be an absolute path"));
     }
     DiskWatchSettings { floor, folders: folders.into_iter().map(PathBuf::from).collect() }
+}
+
+/// How many CPUs are kept free of the volunteer beyond what the foreground uses.
+fn idle_buffer(section: &mut Section<'_>) -> Option<BufferSize> {
+    let words = [("off", None), ("follow", Some(BufferSize::Follow))];
+    section.choice_or_integer("idle_buffer", None, &words, 1..=MAX_CORES.into(), |cpus| {
+        Some(BufferSize::Fixed(u32::try_from(cpus).unwrap_or(u32::MAX)))
+    })
 }
 
 /// What the volunteer may have of the cache and of the memory bandwidth.
@@ -663,6 +676,22 @@ mod tests {
         assert_eq!(config.disks.floor.share, Fraction::clamped(0.025));
         let said = load("[volunteer]\ndisk_floor_folders = ['srv']\n").unwrap_err().to_string();
         assert!(said.contains("`volunteer.disk_floor_folders` has \"srv\"; each must be an absolute path"), "{said}");
+    }
+
+    #[test]
+    fn an_idle_buffer_follows_has_a_size_or_is_off() {
+        let of = |value: &str| {
+            load(&format!("[guard]\nidle_buffer = {value}\n")).map(|config| config.act_settings().idle_buffer)
+        };
+        assert_eq!(load("").unwrap().act_settings().idle_buffer, None);
+        assert_eq!(of("'off'").unwrap(), None);
+        assert_eq!(of("'follow'").unwrap(), Some(BufferSize::Follow));
+        assert_eq!(of("3").unwrap(), Some(BufferSize::Fixed(3)));
+        let said = of("0").unwrap_err().to_string();
+        assert!(
+            said.contains("`guard.idle_buffer` is 0; it must be one of \"off\", \"follow\", or a whole number"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! If the guard cannot measure, it freezes the volunteer and an event says so. Threads beside it hold the volunteer for
 //! other resources: memory (`memory`) and the space on disks (`disk`).
 
+mod buffer;
 mod disk;
 #[cfg(test)]
 mod disk_tests;
@@ -26,11 +27,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gleaner_planner::guard::GuardSettings;
+use gleaner_planner::idle_buffer::BufferSize;
 use gleaner_planner::protecting::Posture;
 use gleaner_types::command::Quota;
 use gleaner_types::event::Event;
 use gleaner_types::report::VolunteerState;
 
+use self::buffer::Buffer;
+pub(crate) use self::buffer::together;
 use self::disk::DiskWatch;
 pub use self::disk::DiskWatchSettings;
 pub use self::inner::GuardStatus;
@@ -153,6 +157,7 @@ impl Guard {
         let is_of_domains = volunteer.domains().is_some();
         let shared = Shared::new(law, volunteer, None);
         let mut guard = Self { shared, threads: Vec::new(), disks: None, by_hand: None, scratch };
+        guard.keep_idle(settings.idle_buffer);
         let own = Watch { meter, activation: 0 };
         guard.threads.push(guard.spawn("guard", move |shared| watch(shared, own, period))?);
         guard.threads.push(guard.spawn("memory", move |shared| watch_memory(shared, memory))?);
@@ -180,6 +185,11 @@ impl Guard {
         let shared = Shared::new(settings, volunteer, Some(Instant::now()));
         let by_hand = Some(Watch { meter, activation: 0 });
         Self { shared, threads: Vec::new(), disks: None, by_hand, scratch: Scratch::default() }
+    }
+
+    /// Keeps CPUs idle beyond what the foreground uses, or, with `None`, does not. Call it before the volunteer first runs.
+    pub(crate) fn keep_idle(&self, size: Option<BufferSize>) {
+        self.shared.lock().buffer = size.map(Buffer::new);
     }
 
     /// One step, of a guard without a thread.
@@ -227,7 +237,7 @@ impl Guard {
         let mut inner = self.shared.lock();
         if inner.cap.is_none() && cap.is_some() {
             // Growth starts at zero: how the foreground did before is not known.
-            inner.law.reset();
+            inner.reset_laws();
             inner.activation += 1;
             inner.last_step = Some(Instant::now());
         }

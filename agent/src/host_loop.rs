@@ -26,7 +26,7 @@ use crate::act::Actor;
 use crate::act::restore::RestoreReport;
 use crate::config::Config;
 use crate::forecast_record::{ForecastRecord, Resumed};
-use crate::guard::{GuardStatus, GuardView};
+use crate::guard::{GuardStatus, GuardView, together};
 pub use crate::harm::HarmByHand;
 use crate::harm::{CPUS_ONLINE, Circumstances, HarmMeter, Recalled, cpus, cpus_of};
 use crate::hierarchies::Hierarchies;
@@ -403,8 +403,18 @@ impl HostLoop {
             },
             residual: self.forecaster.forecast(),
             reports_dropped,
-            harm: HostHarm { scheduling_points: guard.and_then(|guard| guard.scheduling_points), ..self.harm() },
+            harm: self.harm_beside(guard),
         }
+    }
+
+    /// The harm, with what the guard itself tells of how it holds the volunteer.
+    fn harm_beside(&self, guard: Option<GuardStatus>) -> HostHarm {
+        let mut harm = self.harm();
+        if let Some(guard) = guard {
+            harm.scheduling_points = guard.scheduling_points;
+            harm.protection = together(harm.protection, guard.idle_buffer);
+        }
+        harm
     }
 
     fn harm(&self) -> HostHarm {

@@ -292,8 +292,11 @@ fn guard(page: &mut Page, guard: Option<&GuardStatus>) {
     );
     page.gauge(
         "gleaner_agent_spare_cpus",
-        "CPUs kept free of the volunteer for the harm it does.",
-        guard.map(|guard| f64::from(guard.posture.spare_cpus())),
+        "CPUs kept free of the volunteer for the harm it does (guard.follow_harm) or for the next burst (guard.idle_buffer).",
+        guard.map(|guard| {
+            let idle = guard.idle_buffer.as_ref().map_or(0, |idle| idle.spare_cpus);
+            f64::from(guard.posture.spare_cpus().max(idle))
+        }),
     );
     page.gauges(
         "gleaner_agent_scheduling_points",

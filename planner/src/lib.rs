@@ -17,6 +17,7 @@ pub mod goal;
 pub mod guard;
 mod half_life;
 pub mod harm;
+pub mod idle_buffer;
 pub mod io_model;
 pub mod mapreduce;
 pub mod memory_bound;

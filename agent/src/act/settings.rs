@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gleaner_planner::disk_floor::DiskFloorSettings;
 use gleaner_planner::guard::GuardSettings;
+use gleaner_planner::idle_buffer::BufferSize;
 use gleaner_planner::memory_bound::MemoryBoundSettings;
 use gleaner_planner::reclaim::ReclaimSettings;
 use gleaner_types::command::{Quota, Weight};
@@ -167,6 +168,8 @@ pub struct ActSettings {
     pub follow_harm: bool,
     /// The kernel is made to choose anew who runs on each CPU, every millisecond while the volunteer runs.
     pub scheduling_points: bool,
+    /// CPUs that are kept free of the volunteer beyond what the foreground uses; `None` keeps none.
+    pub idle_buffer: Option<BufferSize>,
     /// The volunteer's disk traffic has a ceiling.
     pub disk_ceiling: bool,
     /// The links that the volunteer's network ceiling is for.
@@ -210,11 +213,17 @@ impl ActSettings {
             disks: DiskWatchSettings { floor: DiskFloorSettings::default(), folders: Vec::new() },
             follow_harm: false,
             scheduling_points: false,
+            idle_buffer: None,
             disk_ceiling: false,
             links: LinkChoice::default(),
             roots: Roots::default(),
             guard_by_hand: false,
         }
+    }
+
+    /// CPUs may have to be kept free of the volunteer.
+    pub(crate) fn may_keep_cpus_free(&self) -> bool {
+        self.follow_harm || self.idle_buffer.is_some()
     }
 }
 

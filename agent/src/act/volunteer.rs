@@ -157,12 +157,14 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
             "the volunteer's memory is bounded, by its domains' targets and the hypervisor".to_owned(),
             super::disks::foreseen_on_domains(settings.disk_ceiling, &settings.roots, controller),
             NOT_SERVED.to_owned(),
+            spare::foreseen(settings, hierarchies),
         ];
     }
     let mut sentences = vec![format!("the guard's law: {}", foreseen_law(settings, hierarchies))];
     match settings.volunteer {
         VolunteerChoice::None => return Vec::new(),
         VolunteerChoice::Guest => {
+            sentences.push(spare::foreseen(settings, hierarchies));
             sentences.extend(cache::lacking_elsewhere(settings.cache));
             return sentences;
         }
@@ -185,7 +187,7 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
     }
     let no_disk_weight = disk_weight::foreseen_lack(settings, hierarchies);
     sentences.extend(no_disk_weight.map(NoDiskWeight::lacking));
-    sentences.push(foreseen_spare(settings, hierarchies));
+    sentences.push(spare::foreseen(settings, hierarchies));
     let controller = settings.volunteer != VolunteerChoice::ProcessGroups;
     let controller = controller.then(|| hierarchies.of("blkio").or_else(|| hierarchies.of("io"))).flatten();
     let controller = controller.filter(|_| no_disk_weight.is_none_or(NoDiskWeight::has_controller));
@@ -202,21 +204,6 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
         sentences.extend(shell::foreseen(program.user.uid));
     }
     sentences
-}
-
-/// How CPUs could be kept free of such a volunteer, in a sentence.
-fn foreseen_spare(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
-    let by_cgroup = hierarchies.v1.contains_key("cpuset");
-    let by = match settings.volunteer {
-        VolunteerChoice::ProcessGroups => {
-            return format!("no CPU can be kept free of the volunteer, because {}", SpareError::ProcessGroups);
-        }
-        VolunteerChoice::Unit => "by the controller `cpuset`, where the unit's cgroup has it",
-        _ if by_cgroup => "by the controller `cpuset`",
-        _ => "by the controller `cpuset` where its cgroup has it, otherwise by the affinity of its threads",
-    };
-    let on = if settings.follow_harm { "they are when the harm asks for it" } else { "guard.follow_harm is off" };
-    format!("CPUs can be kept free of the volunteer, {by}; {on}")
 }
 
 /// The guard's law and why, in a sentence.
@@ -535,6 +522,12 @@ impl Volunteer {
             Containment::Domains(volunteer) => volunteer.can_spare(),
             Containment::ProcessGroups(_) => false,
         }
+    }
+
+    /// CPUs that it could run on if none were kept free of it, where that is known.
+    pub(crate) fn available_cpus(&self) -> Option<u32> {
+        let Containment::Cgroup(volunteer) = &self.containment else { return None };
+        volunteer.available_cpus().and_then(|cpus| u32::try_from(cpus).ok()).filter(|cpus| *cpus > 0)
     }
 
     /// Keeps so many CPUs free of it from now on. What somebody else has set is not overwritten; the next step reports it.

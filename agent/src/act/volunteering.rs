@@ -48,7 +48,11 @@ impl Actor {
                     Some(_) => Some(VolunteerClock::of_domains()),
                 };
                 self.guard = Some(match settings.guard_by_hand {
-                    true => Guard::by_hand(settings.guard, volunteer, meter),
+                    true => {
+                        let guard = Guard::by_hand(settings.guard, volunteer, meter);
+                        guard.keep_idle(settings.idle_buffer);
+                        guard
+                    }
                     false => Guard::start(settings, volunteer, meter).map_err(ActError::Thread)?,
                 });
                 self.hold_network(hierarchies);

@@ -9,9 +9,10 @@ use gleaner_planner::protecting::Posture;
 use gleaner_types::command::Quota;
 use gleaner_types::error::chain;
 use gleaner_types::event::Event;
-use gleaner_types::report::{Absence, AbsenceKind, Reason, SchedulingPoints, VolunteerState};
+use gleaner_types::report::{Absence, AbsenceKind, Protection, Reason, SchedulingPoints, VolunteerState};
 use gleaner_types::units::CoreShare;
 
+use super::buffer::Buffer;
 use super::held::Held;
 use super::memory::{MemoryError, MemoryStep};
 use super::meter::Meter;
@@ -60,6 +61,8 @@ pub struct GuardStatus {
     pub posture: Posture,
     /// Whether scheduling points are forced, and why; `None` where nothing asks for them.
     pub scheduling_points: Option<SchedulingPoints>,
+    /// CPUs kept free of the volunteer so that some are always idle, and why; `None` without `guard.idle_buffer`.
+    pub idle_buffer: Option<Protection>,
 }
 
 /// What the guard has done since its last event.
@@ -84,6 +87,8 @@ pub(super) struct Inner {
     pub(super) posture: Posture,
     /// Forces scheduling points while the volunteer runs.
     pub(super) points: Forcing,
+    /// Keeps CPUs idle for the foreground's next burst, where it should.
+    pub(super) buffer: Option<Buffer>,
     /// CPU capacity of the host, once it was measured.
     pub(super) capacity: Option<CoreShare>,
     /// Raised when the volunteer is activated: the meter then starts anew.
@@ -121,6 +126,7 @@ impl Shared {
             held_until: None,
             posture: Posture::Open,
             points: Forcing::never(),
+            buffer: None,
             capacity: None,
             activation: 0,
             quit: false,
@@ -147,21 +153,29 @@ impl Shared {
 }
 
 impl Inner {
-    pub(super) fn status(&self) -> GuardStatus {
+    fn state(&self) -> VolunteerState {
         let foreign = self.volunteer.as_ref().is_some_and(Volunteer::has_foreign_ceiling);
         let held = self.posture == Posture::Hold || self.failure.is_some() || self.held.reason().is_some();
-        let state = match (self.cap, self.law.frozen() || held || foreign) {
+        match (self.cap, self.law.frozen() || held || foreign) {
             (Some(_), false) => VolunteerState::Active,
             (Some(_), true) => VolunteerState::Frozen,
             (None, _) => VolunteerState::Latent,
-        };
-        let allowance = match self.limit() {
-            Quota::AtMost(limit) => limit,
-            Quota::Unlimited => self.law.allowance(),
-        };
+        }
+    }
+
+    /// What the volunteer may use now.
+    fn allowance(&self) -> CoreShare {
+        match (self.state(), self.limit()) {
+            (VolunteerState::Active, Quota::AtMost(limit)) => limit,
+            (VolunteerState::Active, Quota::Unlimited) => self.law.allowance(),
+            _ => CoreShare::ZERO,
+        }
+    }
+
+    pub(super) fn status(&self) -> GuardStatus {
         GuardStatus {
-            state,
-            allowance: if state == VolunteerState::Active { allowance } else { CoreShare::ZERO },
+            state: self.state(),
+            allowance: self.allowance(),
             shrinks: self.shrinks,
             freezes: self.freezes,
             reaction_worst: self.reaction_worst,
@@ -177,6 +191,7 @@ impl Inner {
             // Those that somebody else has set are not kept free, whatever is about to follow.
             posture: if self.has_lost_cpus() { Posture::Open } else { self.posture },
             scheduling_points: self.points.status(),
+            idle_buffer: self.buffer.as_ref().map(|buffer| buffer.status(self.can_spare())),
         }
     }
 
@@ -222,10 +237,7 @@ impl Inner {
     }
 
     pub(super) fn protect(&mut self, posture: Posture, points: Option<Points>) -> Result<(), SpareError> {
-        let kept_free = match &mut self.volunteer {
-            Some(volunteer) => volunteer.keep_free(posture.spare_cpus()),
-            None => Ok(()),
-        };
+        let kept_free = self.keep_free(posture, self.now());
         if kept_free.is_ok() || posture.spare_cpus() == 0 {
             self.posture = posture;
             self.points.set(points);
@@ -233,6 +245,32 @@ impl Inner {
         // What cannot be set now is tried again at the next step, which also tells of it.
         _ = self.enforce();
         kept_free
+    }
+
+    /// Keeps as many CPUs free as a posture and the idle buffer ask for, whichever wants more.
+    fn keep_free(&mut self, posture: Posture, now: Instant) -> Result<(), SpareError> {
+        let Some(volunteer) = &mut self.volunteer else { return Ok(()) };
+        let wanted = posture.spare_cpus().max(self.buffer.as_ref().map_or(0, Buffer::spare_cpus));
+        let kept_free = volunteer.keep_free(wanted);
+        self.buffer.iter_mut().for_each(|buffer| buffer.was_set(kept_free.as_ref().copied(), now));
+        kept_free
+    }
+
+    /// One look for the idle buffer. What it takes from the volunteer is in force on return.
+    fn keep_idle(&mut self, sample: GuardSample, interval_s: f64, now: Instant) {
+        let (Some(buffer), Some(volunteer)) = (&mut self.buffer, &self.volunteer) else { return };
+        let must_set = buffer.look(sample, volunteer.available_cpus(), interval_s, now);
+        // While it is ended nobody else sets its levers.
+        if must_set && self.held.ending.is_none() {
+            // Where that cannot be done, the report says why.
+            _ = self.keep_free(self.posture, now);
+        }
+    }
+
+    /// The laws begin anew.
+    pub(super) fn reset_laws(&mut self) {
+        self.law.reset();
+        self.buffer.iter_mut().for_each(Buffer::reset);
     }
 
     /// Chooses the law by how the volunteer yields.
@@ -296,15 +334,16 @@ impl Inner {
         self.capacity = Some(sample.capacity);
         let silent = self.held.check_silent_disks(now);
         self.hold_anew(silent);
-        let before = self.status().allowance;
+        let before = self.allowance();
         self.choose_law(now);
         let volunteer_most = self.volunteer.as_ref().and_then(Volunteer::most_cpu);
         let verdict = self.law.step(GuardSample { volunteer_most, ..sample }, interval_s);
         if let Err(error) = self.enforce() {
             return self.fail(meter, &chain(&error));
         }
+        self.keep_idle(sample, interval_s, now);
         self.interval_longest = self.interval_longest.max(Duration::from_secs_f64(interval_s.min(1e6)));
-        let shrank = verdict.shrank && before - self.status().allowance >= SHRINK_COUNTED_PERCENT;
+        let shrank = verdict.shrank && before - self.allowance() >= SHRINK_COUNTED_PERCENT;
         if shrank || verdict.froze {
             let reaction = self.now().duration_since(sampled);
             self.reaction_worst = self.reaction_worst.max(reaction);
@@ -330,7 +369,7 @@ impl Inner {
             });
         }
         self.failure = Some(error.to_owned());
-        self.law.reset();
+        self.reset_laws();
         if let Err(error) = self.enforce() {
             self.failure = Some(chain(&error));
         }
@@ -353,7 +392,7 @@ impl Inner {
         let reaction_ms = unreported.reaction_worst.as_secs_f64() * 1e3;
         let foreground = unreported.foreground;
         *unreported = Unreported { last_event: Some(now), ..Unreported::default() };
-        let allowance = self.status().allowance;
+        let allowance = self.allowance();
         self.tell(Event::GuardActed { foreground, allowance, shrinks, freezes, reaction_ms });
     }
 

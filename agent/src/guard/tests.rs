@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use gleaner_planner::memory_bound::{MemorySample, MemoryVerdict};
-use gleaner_types::report::VolunteerKind;
+use gleaner_types::report::{Protection, VolunteerKind};
 use gleaner_types::units::{Bytes, CoreShare, Fraction};
 
 use super::memory::{MemoryError, MemoryStep};
@@ -17,6 +17,7 @@ use crate::act::volunteer::domain_memory::GivingBack;
 use crate::act::{ActSettings, VolunteerChoice};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::levers::{AnyLever, CgroupFile, LeverValue};
+use crate::roots::Roots;
 
 const PERIOD: Duration = Duration::from_millis(10);
 
@@ -286,22 +287,40 @@ fn a_real_foreground_takes_its_cpu_back() {
 
 /// A guard stepped by hand of a unit that was there before, of plain files.
 fn of_plain_files() -> (tempfile::TempDir, PathBuf, Ledger, Guard) {
+    of_plain_files_beside(&Counters::new(), None)
+}
+
+/// The same beside a foreground that has these counters. With an idle buffer there are 8 CPUs.
+fn of_plain_files_beside(
+    counters: &Counters,
+    idle_buffer: Option<BufferSize>,
+) -> (tempfile::TempDir, PathBuf, Ledger, Guard) {
     let root = tempfile::tempdir().unwrap();
     let unit = root.path().join("cg/unit");
     fs::create_dir_all(&unit).unwrap();
     for (name, text) in [("cpu.max", "max 100000"), ("cpu.idle", "0"), ("cgroup.freeze", "0")] {
         fs::write(unit.join(name), text).unwrap();
     }
-    let hierarchies =
+    let mut hierarchies =
         Hierarchies { v2: Some(root.path().join("cg")), v2_controllers: vec!["cpu".into()], ..Hierarchies::default() };
+    if idle_buffer.is_some() {
+        hierarchies.v2_controllers.push("cpuset".into());
+        counters.write("online", "0-7\n");
+        fs::write(root.path().join("cg/cpuset.cpus.effective"), "0-7\n").unwrap();
+        fs::write(unit.join("cpuset.cpus"), "\n").unwrap();
+    }
     let settings = ActSettings {
+        idle_buffer,
+        // Nothing is known of cores.
+        roots: Roots { sys: root.path().to_owned(), ..Roots::default() },
         volunteer: VolunteerChoice::Unit,
         volunteer_name: "unit".into(),
         ..ActSettings::observing(root.path().join("state"))
     };
     let mut ledger = Ledger::open(&settings.state_dir).unwrap();
     let volunteer = Volunteer::open(&settings, &hierarchies, &mut ledger).unwrap();
-    let guard = Guard::by_hand(GuardSettings::default(), volunteer, Counters::new().meter());
+    let guard = Guard::by_hand(GuardSettings::default(), volunteer, counters.meter());
+    guard.keep_idle(idle_buffer);
     (root, unit, ledger, guard)
 }
 
@@ -315,6 +334,69 @@ fn a_latent_volunteer_is_frozen_again_whatever_else_cannot_be_read() {
     assert_eq!(fs::read_to_string(unit.join("cgroup.freeze")).unwrap(), "1");
     assert!(matches!(guard.take_events().as_slice(), [Event::ForeignWrite { .. }]));
     assert!(guard.check_foreign_writes().is_err(), "with nothing else to tell");
+}
+
+#[test]
+fn cpus_stay_idle_beyond_what_the_foreground_uses() {
+    let counters = Counters::new();
+    let (_root, unit, _ledger, mut guard) = of_plain_files_beside(&counters, Some(BufferSize::Fixed(2)));
+    let (start, mut looks, mut busy_ns) = (Instant::now(), 0, 1_000_000_000);
+    let cpus = || fs::read_to_string(unit.join("cpuset.cpus")).unwrap().trim().to_owned();
+    // The volunteer's CPUs after the last of so many looks at a foreground that uses so much of 1,000 parts of a CPU.
+    let mut look = |guard: &mut Guard, times: u32, foreground: u64| {
+        for _ in 0..times {
+            looks += 1;
+            busy_ns += foreground * 50_000;
+            counters.write("busy", &format!("{busy_ns}\n"));
+            guard.step(start + Duration::from_millis(50) * looks);
+        }
+        cpus()
+    };
+    let told = |guard: &Guard| guard.status().idle_buffer.unwrap();
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    assert_eq!(look(&mut guard, 1, 0), "", "the first look only starts an interval");
+    assert_eq!(look(&mut guard, 1, 0), "7", "nothing is known of its bursts");
+    assert_eq!(look(&mut guard, 120, 0), "2-7", "one CPU after the other came back");
+    assert_eq!(look(&mut guard, 1, 2_500), "5-7", "within one look");
+    let Protection { spare_cpus, share_percent, reason } = told(&guard);
+    assert_eq!((spare_cpus, share_percent), (5, 100.0));
+    assert_eq!(
+        reason,
+        "the volunteer has all CPUs but 5, because 2 CPUs beyond what the foreground uses should be idle (guard.idle_buffer)"
+    );
+
+    // A posture keeps more free, or fewer.
+    let view = guard.view();
+    view.protect(Posture::Spare { cpus: 6 }).unwrap();
+    assert_eq!((cpus().as_str(), look(&mut guard, 1, 2_500).as_str()), ("6-7", "6-7"));
+    view.protect(Posture::Spare { cpus: 1 }).unwrap();
+    assert_eq!(cpus(), "5-7");
+    assert_eq!(look(&mut guard, 1, 3_500), "6-7");
+    view.protect(Posture::Open).unwrap();
+    assert_eq!(cpus(), "6-7");
+
+    // What somebody else sets is left, and told.
+    fs::write(unit.join("cpuset.cpus"), "0-7\n").unwrap();
+    guard.check_foreign_writes().unwrap();
+    let told_as_lost = |guard: &Guard| {
+        let Protection { spare_cpus, reason, .. } = told(guard);
+        assert!(spare_cpus == 0 && reason.contains("although guard.idle_buffer is set"), "{reason}");
+    };
+    told_as_lost(&guard);
+    assert_eq!(look(&mut guard, 1, 8_000), "0-7");
+    told_as_lost(&guard);
+    fs::write(unit.join("cpuset.cpus"), "6-7\n").unwrap();
+    guard.check_foreign_writes().unwrap();
+    assert_eq!(look(&mut guard, 100, 8_000), "", "it was given back and is not tried again at once");
+    assert_eq!(look(&mut guard, 110, 8_000), "7");
+    assert_eq!(told(&guard).spare_cpus, 7);
+
+    // A volunteer that was stopped begins anew.
+    look(&mut guard, 200, 0);
+    guard.set_cap(None).unwrap();
+    assert_eq!(look(&mut guard, 10, 0), "2-7", "nobody looks");
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    assert_eq!(look(&mut guard, 2, 0), "7");
 }
 
 #[test]

@@ -288,7 +288,7 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         name: "CPUs of the volunteer",
-        does: "CPUs that it may run on, so that others are kept free for the foreground: `cpuset.cpus` (`guard.follow_harm`)",
+        does: "CPUs that it may run on, so that others are kept free for the foreground: `cpuset.cpus` (`guard.follow_harm`, `guard.idle_buffer`)",
         exists: "controller `cpuset`; on version 2 where it is switched on for others already",
         restored: "the original CPUs; a cgroup that Gleaner made goes away",
         capability: None,

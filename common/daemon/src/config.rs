@@ -491,6 +491,39 @@ impl<'d> Section<'d> {
         choice
     }
 
+    /// One of a fixed set of words or a whole number, `default` if missing.
+    pub fn choice_or_integer<T: Copy + PartialEq>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        choices: &[(&str, T)],
+        range: RangeInclusive<u64>,
+        of: impl Fn(u64) -> T,
+    ) -> T {
+        let words: Vec<_> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let allowed =
+            format!("one of {}, or a whole number from {} to {}", words.join(", "), range.start(), range.end());
+        let taken = self.take(key);
+        let found = taken.and_then(|value| match value.get_ref() {
+            DeValue::String(text) => {
+                let choice = choices.iter().find(|(word, _)| **word == **text);
+                choice.map(|(word, choice)| (*choice, format!("{word:?}")))
+            }
+            DeValue::Integer(number) => {
+                let number = u64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok();
+                number.filter(|number| range.contains(number)).map(|number| (of(number), number.to_string()))
+            }
+            _ => None,
+        });
+        if let Some(value) = taken.filter(|_| found.is_none()) {
+            self.wrong(key, value, &allowed);
+        }
+        let default_word = choices.iter().find(|(_, choice)| *choice == default).map(|(word, _)| format!("{word:?}"));
+        let (choice, shown) = found.map_or((default, default_word.clone()), |(choice, shown)| (choice, Some(shown)));
+        self.remember(key, allowed, default_word, shown);
+        choice
+    }
+
     /// A list of texts, empty if missing.
     pub fn texts(&mut self, key: &'static str) -> Vec<String> {
         let texts = self.list(key);
@@ -590,6 +623,26 @@ mod tests {
                 said.contains("a.toml:1: `risk` is ") && said.contains("from \"0.1%\" to \"20%\""),
                 "{bad}: {said}"
             );
+        }
+    }
+
+    #[test]
+    fn a_choice_may_be_a_number_too() {
+        let of = |value: &str| {
+            let source = Source::from_text(Path::new("a.toml"), &format!("idle = {value}\n"));
+            let document = source.parse();
+            let words = [("off", 0), ("most", u64::MAX)];
+            let choice = document.root().choice_or_integer("idle", 0, &words, 1..=64, |number| number);
+            let key = document.keys().remove(0);
+            document.finish(Some(choice)).map(|choice| (choice, key.value)).map_err(|problems| problems.to_string())
+        };
+        assert_eq!(of("'off'"), Ok((0, Some("\"off\"".to_owned()))));
+        assert_eq!(of("\"most\""), Ok((u64::MAX, Some("\"most\"".to_owned()))));
+        assert_eq!(of("1_6"), Ok((16, Some("16".to_owned()))));
+        for bad in ["0", "65", "'3'", "1.5", "true"] {
+            let said = of(bad).unwrap_err();
+            let must = "it must be one of \"off\", \"most\", or a whole number from 1 to 64";
+            assert!(said.contains("a.toml:1: `idle` is ") && said.contains(must), "{bad}: {said}");
         }
     }
 

@@ -545,7 +545,8 @@ pub struct CpiHarm {
     pub workloads: Vec<WorkloadHarm>,
 }
 
-/// How a volunteer is held for the harm it does, beside the guard's law (`guard.follow_harm`).
+/// How a volunteer is held beside the guard's law, for the harm it does (`guard.follow_harm`) or to keep CPUs idle
+/// (`guard.idle_buffer`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Protection {
     /// CPUs kept free of it.
@@ -576,7 +577,7 @@ pub struct HostHarm {
     pub budget_percent: f64,
     /// Time the volunteer was held still for it since the agent started, in seconds.
     pub paused_s: f64,
-    /// How the volunteer is held for it; `None` where harm is only measured.
+    /// How the volunteer is held for it or for an idle buffer; `None` where harm is only measured and there is no buffer.
     #[serde(default)]
     pub protection: Option<Protection>,
     /// Whether scheduling points are forced; `None` where neither `guard.scheduling_points` nor the harm asks for them.

@@ -129,6 +129,7 @@ named! {
     Ceiling "ceiling" "the same with act.volunteer_ceiling_percent at three quarters of the machine",
     Pointed "pointed" "the same as gleaner with guard.scheduling_points",
     Follow "follow" "the same as gleaner with guard.follow_harm, which needs a --settle of minutes to learn",
+    Buffer "buffer" "the same as gleaner with guard.idle_buffer = \"follow\"",
 }
 
 named! {
@@ -142,7 +143,7 @@ impl Row {
     /// The product runs in it, configured one way or another.
     #[must_use]
     pub const fn has_agent(self) -> bool {
-        matches!(self, Self::Gleaner | Self::Ceiling | Self::Pointed | Self::Follow)
+        matches!(self, Self::Gleaner | Self::Ceiling | Self::Pointed | Self::Follow | Self::Buffer)
     }
 }
 

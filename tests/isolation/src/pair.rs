@@ -85,11 +85,12 @@ impl Pair {
         };
         let agent = format!(
             "state_dir = '{dir}/agent'\n[host]\nname = 'isolation'\n[aggregator]\naddress = '127.0.0.1:{port}'\n{}\
-             [act]\nenabled = true\n{link}{ceiling}[guard]\nfollow_harm = {}\nscheduling_points = {}\n[tasks]\nenabled = true\nroot = true\n[volunteer]\ncgroup = '{volunteer}'\nkill_after_ms = 200\n\
+             [act]\nenabled = true\n{link}{ceiling}[guard]\nfollow_harm = {}\nscheduling_points = {}\nidle_buffer = '{}'\n[tasks]\nenabled = true\nroot = true\n[volunteer]\ncgroup = '{volunteer}'\nkill_after_ms = 200\n\
              disk_floor_folders = ['{}']\n",
             tls("isolation"),
             row == Row::Follow,
             row == Row::Pointed,
+            if row == Row::Buffer { "follow" } else { "off" },
             scratch.display()
         );
         std::fs::write(self.folder.join("aggregator.toml"), aggregator)?;

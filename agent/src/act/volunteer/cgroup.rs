@@ -168,7 +168,7 @@ impl CgroupVolunteer {
         ledger: &mut Ledger,
     ) -> Result<(Self, Vec<String>), OpenError> {
         let path = checked(&settings.volunteer_cgroup).map_err(OpenError::Failed)?;
-        let places = places(&path, hierarchies, settings.follow_harm)
+        let places = places(&path, hierarchies, settings.may_keep_cpus_free())
             .map_err(|error| OpenError::Unavailable(error.to_string()))?;
         let before: Vec<PathBuf> = places.iter().flat_map(steps_to).filter(|dir| dir.exists()).collect();
         let made = Self::make(&places, &before, ledger).and_then(|(present, held, weaknesses)| {
@@ -365,8 +365,12 @@ impl CgroupVolunteer {
                 swap_of(settings),
             ),
             // Threads that were there before are not Gleaner's to pin: what they were kept to would have to be remembered.
-            spare: SpareCpus::find(cpuset.filter(|_| settings.follow_harm).as_ref(), None, &settings.roots.sys)
-                .map_err(Arc::new),
+            spare: SpareCpus::find(
+                cpuset.filter(|_| settings.may_keep_cpus_free()).as_ref(),
+                None,
+                &settings.roots.sys,
+            )
+            .map_err(Arc::new),
             adopted: true,
             _held: held,
         };
@@ -451,6 +455,11 @@ impl CgroupVolunteer {
     /// CPUs can be kept free of it, as far as last seen.
     pub(super) fn can_spare(&self) -> bool {
         self.spare.as_ref().is_ok_and(SpareCpus::is_ours)
+    }
+
+    /// CPUs that it could run on if none were kept free of it; `None` where none can be.
+    pub(super) fn available_cpus(&self) -> Option<usize> {
+        self.spare.as_ref().ok().map(SpareCpus::available_cpus)
     }
 
     /// As [`SpareCpus::keep_free`].

@@ -17,7 +17,9 @@ use super::bounds::Group;
 use super::error::SpareError;
 use crate::act::cgroup;
 use crate::act::managed::{ForeignWrite, Managed};
-use crate::hierarchies::CgroupVersion;
+use crate::act::settings::{ActSettings, VolunteerChoice};
+use crate::harm::{CPUS_ONLINE, cpus_of};
+use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::kernel_file::{read_bounded, write_existing};
 use crate::levers::{CgroupFile, LeverValue};
 use crate::process::threads;
@@ -25,6 +27,8 @@ use crate::sense::perf::parse_cpu_list;
 
 /// Longest list of CPUs that is read.
 const LIST: u64 = 64 << 10;
+/// So many former sets of CPUs are known. (Chosen: threads that have missed more changes than that keep theirs.)
+const FORMER_SETS: usize = 64;
 
 /// Keeps CPUs free of a volunteer.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub(super) struct SpareCpus {
     means: Means,
     sys: PathBuf,
     spare: u32,
+    /// CPUs that it could run on without this, as last read, in the order in which they are kept free.
+    order: Vec<usize>,
     /// Setting it failed: all CPUs have yet to be given back.
     to_give_back: bool,
     /// The last check of the CPUs that are kept free failed.
@@ -45,7 +51,36 @@ enum Means {
     /// The CPUs of its cgroup.
     Cpuset { lever: Box<Managed>, above: PathBuf, version: CgroupVersion },
     /// The affinity of its threads. They end with the volunteer, so nothing of it has to be put back.
-    Affinity { dirs: Vec<PathBuf>, kept_to: Vec<usize> },
+    Affinity {
+        dirs: Vec<PathBuf>,
+        kept_to: Vec<usize>,
+        /// What they were kept to before, latest first: a thread that was started while it changed may still be.
+        former: Vec<Vec<usize>>,
+    },
+}
+
+/// How CPUs could be kept free of such a volunteer, in a sentence.
+pub(super) fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> String {
+    let no_effect = if settings.idle_buffer.is_some() { "; guard.idle_buffer has no effect" } else { "" };
+    let none = |why: &str| format!("no CPU can be kept free of the volunteer, because {why}{no_effect}");
+    // A control domain does not see all CPUs.
+    if settings.volunteer != VolunteerChoice::Domain && cpus_of(&settings.roots.sys.join(CPUS_ONLINE)) < 2 {
+        return none("this host has one");
+    }
+    let by_cgroup = hierarchies.v1.contains_key("cpuset");
+    let by = match settings.volunteer {
+        VolunteerChoice::ProcessGroups => return none(&SpareError::ProcessGroups.to_string()),
+        VolunteerChoice::Guest | VolunteerChoice::Unit => "by the controller `cpuset`, where its own cgroup has it",
+        VolunteerChoice::Domain => "by the hard affinity of its domains' virtual CPUs, where the hypervisor tells it",
+        _ if by_cgroup => "by the controller `cpuset`",
+        _ => "by the controller `cpuset` where its cgroup has it, otherwise by the affinity of its threads",
+    };
+    let on = match (settings.idle_buffer.is_some(), settings.follow_harm) {
+        (true, _) => "guard.idle_buffer keeps some idle while it runs",
+        (false, true) => "they are when the harm asks for it",
+        (false, false) => "guard.follow_harm and guard.idle_buffer are off",
+    };
+    format!("CPUs can be kept free of the volunteer, {by}; {on}")
 }
 
 /// Gives a cgroup of version 1 that was just made the CPUs and memory nodes of the one above: until then no task can enter.
@@ -72,7 +107,13 @@ impl SpareCpus {
     /// # Errors
     /// [`SpareError`] when it is neither.
     pub(super) fn find(cpuset: Option<&Group>, dirs: Option<&[PathBuf]>, sys: &Path) -> Result<Self, SpareError> {
-        let of = |means| Self { means, sys: sys.to_owned(), spare: 0, to_give_back: false, lost: false, met: None };
+        let of = |means| {
+            let (sys, order) = (sys.to_owned(), Vec::new());
+            let mut spare = Self { means, sys, spare: 0, order, to_give_back: false, lost: false, met: None };
+            // What cannot be read now fails when it is to be set.
+            _ = spare.read_available();
+            spare
+        };
         let missing = match cpuset.map(|group| (group, group.managed(CgroupFile::Cpus))) {
             Some((group, Ok(lever))) => {
                 let above = group.dir.parent().unwrap_or(&group.dir).to_owned();
@@ -82,7 +123,7 @@ impl SpareCpus {
             None => SpareError::NoCpuset,
         };
         match dirs {
-            Some(dirs) => Ok(of(Means::Affinity { dirs: dirs.to_vec(), kept_to: Vec::new() })),
+            Some(dirs) => Ok(of(Means::Affinity { dirs: dirs.to_vec(), kept_to: Vec::new(), former: Vec::new() })),
             None => Err(missing),
         }
     }
@@ -93,6 +134,11 @@ impl SpareCpus {
             Means::Cpuset { lever, .. } => Some(lever.as_ref()),
             Means::Affinity { .. } => None,
         }
+    }
+
+    /// CPUs that the volunteer could run on without this, as last read.
+    pub(super) fn available_cpus(&self) -> usize {
+        self.order.len()
     }
 
     /// CPUs can be kept free, as far as last seen: nobody else has set them, and the last try succeeded.
@@ -116,8 +162,8 @@ impl SpareCpus {
     }
 
     fn set(&mut self, spare: u32) -> Result<(), SpareError> {
-        let cpus = self.available()?;
-        let left = without(cpus.clone(), spare, &self.sys);
+        self.read_available()?;
+        let left = without(&self.order, spare);
         match &mut self.means {
             Means::Cpuset { lever, version, .. } => {
                 let wanted = match (spare, *version) {
@@ -131,10 +177,13 @@ impl SpareCpus {
                     false => Ok(()),
                 }
             }
-            Means::Affinity { dirs, kept_to } => {
-                keep_threads(dirs, &left, kept_to)?;
-                *kept_to = left;
-                Ok(())
+            Means::Affinity { dirs, kept_to, former } => {
+                // Also where that fails in part.
+                let before = std::mem::replace(kept_to, left);
+                former.retain(|set| *set != before && set != kept_to);
+                former.insert(0, before);
+                former.truncate(FORMER_SETS);
+                keep_threads(dirs, kept_to, former)
             }
         }
     }
@@ -167,11 +216,21 @@ impl SpareCpus {
                 // A foreign value is left, and told as such. The one that was found at first belongs to a new cgroup.
                 if lever.has_drifted() && !lever.is_foreign() { self.set(self.spare) } else { Ok(()) }
             }
-            Means::Affinity { dirs, kept_to } => keep_threads(dirs, kept_to, &[]),
+            Means::Affinity { dirs, kept_to, former } => keep_threads(dirs, kept_to, former),
         }
     }
 
-    /// CPUs that the volunteer could run on without this.
+    /// Reads which CPUs the volunteer could run on without this; their order only where they are others than before.
+    fn read_available(&mut self) -> Result<(), SpareError> {
+        let cpus = self.available()?;
+        let is_same = cpus.len() == self.order.len() && cpus.iter().all(|cpu| self.order.contains(cpu));
+        if !is_same {
+            self.order = in_order(cpus, &self.sys);
+        }
+        Ok(())
+    }
+
+    /// Those CPUs, as the kernel tells them now.
     fn available(&self) -> Result<Vec<usize>, SpareError> {
         let file = match &self.means {
             Means::Cpuset { lever, version: CgroupVersion::V2, .. } if has_cpus(&lever.original) => {
@@ -190,17 +249,22 @@ fn has_cpus(value: &LeverValue) -> bool {
     matches!(value, LeverValue::Text(text) if !text.is_empty())
 }
 
-/// The CPUs that are left when `spare` are kept free: cores are freed whole, the first core first, where the kernel itself has
+/// CPUs in the order in which they are kept free: cores are freed whole, the first core first, where the kernel itself has
 /// most of its own work.
-fn without(mut cpus: Vec<usize>, spare: u32, sys: &Path) -> Vec<usize> {
+fn in_order(mut cpus: Vec<usize>, sys: &Path) -> Vec<usize> {
     let core = |cpu: usize| {
         let file = sys.join(format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
         let siblings = read_bounded(&file, LIST).ok().and_then(|text| parse_cpu_list(&text));
         siblings.and_then(|siblings| siblings.first().copied()).unwrap_or(cpu)
     };
     cpus.sort_by_cached_key(|cpu| (core(*cpu), *cpu));
-    let spare = usize::try_from(spare).unwrap_or(usize::MAX).min(cpus.len().saturating_sub(1));
-    let mut left = cpus.split_off(spare);
+    cpus
+}
+
+/// The CPUs that are left, ascending, when `spare` are kept free in this order; one at least.
+fn without(order: &[usize], spare: u32) -> Vec<usize> {
+    let spare = usize::try_from(spare).unwrap_or(usize::MAX).min(order.len().saturating_sub(1));
+    let mut left: Vec<usize> = order.iter().skip(spare).copied().collect();
     left.sort_unstable();
     left
 }
@@ -231,9 +295,10 @@ fn set_of(cpus: &[usize]) -> Result<CpuSet, SpareError> {
 }
 
 /// Keeps the threads in the cgroups to `cpus`. A thread that has chosen fewer CPUs stays on those. One that was kept to
-/// `before` is not kept to it any more. When one cannot be moved, the others are moved all the same.
-fn keep_threads(dirs: &[PathBuf], cpus: &[usize], before: &[usize]) -> Result<(), SpareError> {
-    let (wanted, before) = (set_of(cpus)?, set_of(before)?);
+/// a set of `former` is not kept to it any more. When one cannot be moved, the others are moved all the same.
+fn keep_threads(dirs: &[PathBuf], cpus: &[usize], former: &[Vec<usize>]) -> Result<(), SpareError> {
+    let wanted = set_of(cpus)?;
+    let former = former.iter().map(|cpus| set_of(cpus)).collect::<Result<Vec<_>, _>>()?;
     let proc = Path::new("/proc");
     let processes = cgroup::processes_of(dirs)?;
     let mut failure = None;
@@ -241,7 +306,7 @@ fn keep_threads(dirs: &[PathBuf], cpus: &[usize], before: &[usize]) -> Result<()
         // One that has ended meanwhile runs nowhere.
         let Ok(found) = sched_getaffinity(Some(thread)) else { continue };
         let elsewhere = (0..CpuSet::MAX_CPU).any(|cpu| found.is_set(cpu) && !wanted.is_set(cpu));
-        if found != wanted && (elsewhere || found == before) {
+        if found != wanted && (elsewhere || former.contains(&found)) {
             match sched_setaffinity(Some(thread), &wanted) {
                 Ok(()) | Err(Errno::SRCH) => {}
                 Err(error) => {
@@ -258,6 +323,7 @@ mod tests {
     use std::fs;
     use std::time::Instant;
 
+    use gleaner_planner::idle_buffer::BufferSize;
     use gleaner_types::command::Quota;
     use gleaner_types::report::VolunteerKind;
 
@@ -266,7 +332,6 @@ mod tests {
     use crate::act::restore::restore_all;
     use crate::act::tests::scene::{Burner, Scene, eventually};
     use crate::act::volunteer::Volunteer;
-    use crate::hierarchies::Hierarchies;
 
     #[test]
     fn cpus_are_listed_as_the_kernel_does() {
@@ -282,9 +347,36 @@ mod tests {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("thread_siblings_list"), siblings).unwrap();
         }
-        let left = |spare| list(&without(vec![0, 1, 2, 3], spare, sys.path()));
+        let left = |spare| list(&without(&in_order(vec![0, 1, 2, 3], sys.path()), spare));
         assert_eq!([left(0), left(1), left(2), left(3), left(9)], ["0-3", "1-3", "1,3", "3", "3"]);
-        assert_eq!(list(&without(vec![4, 5], 1, sys.path())), "5", "nothing is known of cores");
+        assert_eq!(list(&without(&in_order(vec![4, 5], sys.path()), 1)), "5", "nothing is known of cores");
+    }
+
+    #[test]
+    fn it_is_said_before_whether_cpus_can_be_kept_free() {
+        let sys = tempfile::tempdir().unwrap();
+        fs::create_dir_all(sys.path().join("devices/system/cpu")).unwrap();
+        let mut settings = ActSettings::observing(sys.path().to_owned());
+        settings.roots.sys = sys.path().to_owned();
+        let mut hierarchies = Hierarchies::default();
+        let online = |cpus: &str| fs::write(sys.path().join(CPUS_ONLINE), cpus).unwrap();
+        online("0-3\n");
+        assert!(foreseen(&settings, &hierarchies).ends_with("guard.follow_harm and guard.idle_buffer are off"));
+        settings.idle_buffer = Some(BufferSize::Fixed(1));
+        assert!(
+            foreseen(&settings, &hierarchies)
+                .contains("otherwise by the affinity of its threads; guard.idle_buffer keeps")
+        );
+        hierarchies.v1.insert("cpuset".to_owned(), "/cpuset".into());
+        let said = foreseen(&settings, &hierarchies);
+        assert!(said.contains("by the controller `cpuset`; guard.idle_buffer keeps some idle"), "{said}");
+        settings.volunteer = VolunteerChoice::ProcessGroups;
+        let said = foreseen(&settings, &hierarchies);
+        assert!(said.ends_with("because process groups are in no cgroup; guard.idle_buffer has no effect"), "{said}");
+        settings.volunteer = VolunteerChoice::Auto;
+        online("0\n");
+        let said = foreseen(&settings, &hierarchies);
+        assert!(said.ends_with("because this host has one; guard.idle_buffer has no effect"), "{said}");
     }
 
     #[test]
@@ -355,7 +447,7 @@ mod tests {
         }
         let mut ledger = Ledger::open(scene.state.path()).unwrap();
         let mut settings = scene.settings();
-        settings.follow_harm = true;
+        settings.idle_buffer = Some(BufferSize::Follow);
         let mut volunteer = Volunteer::open(&settings, &scene.hierarchies, &mut ledger).unwrap();
         let VolunteerKind::Cgroup { procs_files } = volunteer.kind() else { panic!("no cgroup volunteer") };
         assert!(volunteer.can_spare());
@@ -393,7 +485,14 @@ mod tests {
             assert!(volunteer.can_spare());
         }
         volunteer.keep_free(0).unwrap();
-        assert_eq!((allowed(burner.id()), allowed(late.id())), (before.clone(), before));
+        assert_eq!((allowed(burner.id()), allowed(late.id())), (before.clone(), before.clone()));
+        if !with_cpuset {
+            // As one that was started by a thread that was kept to them still.
+            let pid = Pid::from_raw(burner.id().cast_signed());
+            sched_setaffinity(pid, &set_of(&parse_cpu_list(&narrowed).unwrap()).unwrap()).unwrap();
+            volunteer.keep_free(0).unwrap();
+            assert_eq!(allowed(burner.id()), before, "what it was kept to once is not its own choice");
+        }
         volunteer.keep_free(1).unwrap();
         let dirs = volunteer.dirs();
         drop(volunteer);
