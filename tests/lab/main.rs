@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops where it fails")]
 
+mod database_memory;
 mod guests;
 mod host;
 mod xen;

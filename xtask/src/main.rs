@@ -129,10 +129,11 @@ fn beds(steps: &mut Steps, filter: &[OsString], limit: Option<Duration>) {
         // What others do to the machine changes most of all: early enough for a second try.
         &[("spark", &["--test", "spark"], &[])],
         &THAT_WAIT,
-        // Longer runs go by their names: what an operator would do instead, bad days, tiers on two hosts.
+        // Longer runs go by their names: what an operator would do instead, bad days, tiers on two hosts, the memory of a
+        // database on a booted host.
         &[("postgres", &["--test", "postgres"], &["two_databases"])],
         &[("queue", &["--test", "queue"], &["a_queue_keeps"])],
-        &[("lab", &["--test", "lab"], &[])],
+        &[("lab", &["--test", "lab"], &["--skip", "the_memory_of_a_real_database"])],
         &[("guard, harm and network ceiling", &["--lib"], &ON_A_QUIET_HOST)],
         &[("the agent's tests on a version 2 host", &["--lib"], &["version_2"])],
         &[("isolation", &["--test", "matrix"], &[])],

@@ -3,15 +3,16 @@
 # own, with cgroup v2 (cpu, io, memory, pids, cpuset), PSI, device-mapper, tun, tc and a scratch disk /dev/vda;
 # runs SCRIPT in it as root with the FILEs beside it in /t, shows its output, and exits as it did.
 #   -m MIB  memory (640)   -c N  CPUs (2)   -D MIB  scratch disk (256)   -T S  time limit (110)
+#   -i FILE  a scratch disk that begins as this file, which stays as it is
 #   -q      QEMU, the guests' images (/images) and /dev/kvm inside (emulated AMD-V)
 # Programs among the FILEs bring their shared libraries. Exit 124: time limit; 125: the host broke.
 # Needs on Debian: qemu-system-x86, busybox-static, cpio, dmsetup, iproute2, e2fsprogs.
 set -euo pipefail
-mem=640 cpus=2 disk=256 limit=110 silence=240 qemu=
-while getopts m:c:D:T:q option; do case $option in
-  m) mem=$OPTARG;; c) cpus=$OPTARG;; D) disk=$OPTARG;; T) limit=$OPTARG;; q) qemu=yes;; *) exit 64;;
+mem=640 cpus=2 disk=256 limit=110 silence=240 qemu= image=
+while getopts m:c:D:T:i:q option; do case $option in
+  m) mem=$OPTARG;; c) cpus=$OPTARG;; D) disk=$OPTARG;; T) limit=$OPTARG;; i) image=$(realpath "$OPTARG");; q) qemu=yes;; *) exit 64;;
 esac; done; shift $((OPTIND - 1))
-[ $# -ge 2 ] || { sed -n '2,8p' "$0"; exit 64; }
+[ $# -ge 2 ] || { sed -n '2,9p' "$0"; exit 64; }
 here=$(cd "$(dirname "$0")" && pwd)
 images=$(cd "$1" && pwd) script=$2; shift
 export PATH=$PATH:/usr/sbin:/sbin
@@ -68,7 +69,7 @@ for file; do
 done
 basename "$script" >"$work/files/t/.script"
 { cat "$base"; pack "$work/files"; } >"$work/initrd"
-truncate -s "${disk}M" "$work/disk"
+[ -n "$image" ] || truncate -s "${disk}M" "$work/disk"
 
 # For a host that ends without a word: resets of CPUs, with a triple fault before them, and orderly ends are logged.
 timeout -s KILL "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "$cpus" -m "$mem" -name guest=lab-host \
@@ -76,7 +77,7 @@ timeout -s KILL "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -sm
   -d cpu_reset -D "$work/resets" -trace qemu_system_shutdown_request \
   -append "console=ttyS0 quiet loglevel=1 panic=-1 psi=1 mitigations=off no_timer_check" \
   -serial "file:$work/console" -serial "file:$work/output" \
-  -drive "file=$work/disk,format=raw,if=virtio,cache=unsafe" </dev/null >"$work/log" 2>&1 &
+  -drive "file=${image:-$work/disk},format=raw,if=virtio,cache=unsafe${image:+,snapshot=on}" </dev/null >"$work/log" 2>&1 &
 machine=$! started=$SECONDS
 touch "$work/output"
 # An emulated host stands still now and then. No test waits for so long without a word.
