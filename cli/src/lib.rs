@@ -22,6 +22,7 @@ mod flags;
 mod foreground_load;
 mod format;
 mod guests;
+mod harmed;
 mod held;
 mod leases;
 mod list;

@@ -18,7 +18,7 @@ use crate::documents::print;
 use crate::exit::End;
 use crate::failures::{FailedTask, FirstFailures};
 use crate::format::CpuUnit;
-use crate::{failures, format, held, reserved, watch};
+use crate::{failures, format, harmed, held, reserved, watch};
 
 pub(super) async fn explain(
     socket: &Path,
@@ -197,7 +197,7 @@ fn as_text<D>(decision: &D, words: impl Fn(&D) -> String, hosts: &[HostView], jo
         Some(format!("share now: {}", format::pool_share(share, &job.status.spec.workers)))
     });
     let leases = job.map_or(&[][..], AboutJob::leases).iter().map(|node| format!("lease: {}", reserved::line(node)));
-    let harm = hosts.iter().filter_map(|view| Some(format::host_harm(&view.host, &view.report.as_ref()?.harm)));
+    let harm = hosts.iter().filter_map(|view| Some(harmed::host_harm(&view.host, &view.report.as_ref()?.harm)));
     let held = held::of_hosts(hosts.iter());
     let before = ended.into_iter().chain(failed);
     before.chain([words(decision)]).chain(share).chain(leases).chain(harm).chain(held).collect::<Vec<_>>().join("\n")

@@ -24,7 +24,7 @@ use crate::held::HeldTime;
 use crate::stack::{Stack, StackSettings, running_here};
 use crate::states::Meaning;
 use crate::watch::{self, Display};
-use crate::{flags, format, tasks};
+use crate::{flags, format, harmed, tasks};
 
 /// What a private pair's run leaves beside its output, so that it can be explained afterwards.
 #[derive(Debug)]
@@ -266,7 +266,7 @@ fn conclude(
     }
     // The job's own summary has it otherwise.
     if let Some(harm) = harm.filter(|_| job.harm.is_none()) {
-        print(&format::harm(&harm.foreground))?;
+        print(&harmed::harm(&harm.foreground))?;
     }
     let from = if private { format!(" --from {}", output.display()) } else { String::new() };
     print(&format!("why it ran as it did: gleaner explain {}{from}", job.spec.id))?;

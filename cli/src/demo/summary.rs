@@ -9,7 +9,7 @@ use super::busy::Others;
 use super::used::Used;
 use crate::exit::{End, goal_met};
 use crate::foreground_load::Responses;
-use crate::format;
+use crate::{format, harmed};
 
 /// Everything measured in one demo.
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl Summary {
             format!("{} alone, {} beside the job", counted(alone.sorted_ms.len(), "request"), beside.sorted_ms.len()),
         );
         if let Some(harm) = &self.used.harm {
-            line("harm meter", format::harm(&harm.foreground));
+            line("harm meter", harmed::harm(&harm.foreground));
         }
         line(
             "guard",
