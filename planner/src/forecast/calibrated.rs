@@ -40,6 +40,8 @@ const FIRST_FORGOTTEN: f64 = 6.0;
 /// four times as much for two of them, twice for four. Chosen likewise.
 const FIRST_CAUTION: f64 = 1.5;
 const FIRST_FEW: f64 = 3.0;
+/// First samples that are taken also where a lookahead is no longer than from one sample to the next.
+const FIRST_LEAST: f64 = 3.0;
 /// The same of memory, which climbs for hours after it hardly moved, and how much larger the pool's errors are for it.
 /// Chosen likewise.
 const FIRST_CAUTION_OF_MEMORY: f64 = 4.0;
@@ -230,7 +232,7 @@ impl Series {
         self.sampled_s.min(self.grid.bucket_s() * grid::DAY as f64)
     }
 
-    /// Samples taken, at least until the first lookahead was judged.
+    /// Samples taken, until the first lookahead was judged and there are three.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
     pub(super) const fn first_samples(&self) -> u64 {
         self.first.count as u64
@@ -243,7 +245,7 @@ impl Series {
             self.sampled_s += interval_s;
             self.sum += interval_s * value;
             self.largest = self.largest.max(value);
-            if self.judged < 1.0 {
+            if self.judged < 1.0 || self.first.count < FIRST_LEAST {
                 self.first.push(value);
             }
         }

@@ -517,3 +517,12 @@ proptest! {
         prop_assert!((slow.1 - fast.1).abs() < 30.0, "{slow:?} {fast:?}");
     }
 }
+
+#[test]
+fn memory_is_promised_where_samples_are_as_far_apart_as_the_lookahead() {
+    let mut host = forecaster("calibrated", 600.0, 300.0);
+    for sample in 1..10 {
+        host.observe(share(400.0), Some(share(50.0)), Some(Bytes::from_mib(1_000)), 300.0);
+        assert_eq!(host.forecast().memory.value().is_some(), sample >= 3, "sample {sample}");
+    }
+}
