@@ -98,13 +98,6 @@ for conf in volunteer-command local-engine; do
     check "and nobody gets new privileges" has NoNewPrivileges yes
     rm "$units/gleaner-agent.service.d/$conf.conf"
 done
-conf=scratch-quota
-cp "docs/examples/$conf.conf" "$units/gleaner-agent.service.d/"
-allowed
-check "systemd finds no fault with $conf.conf" faultless gleaner-agent.service
-check "with it the agent can set quotas of projects" eval 'can SYS_ADMIN FOWNER && calls quotactl_fd'
-check "and do what it could before, but not become another user" eval 'can DAC_OVERRIDE KILL && calls $own && not can SETUID'
-rm "$units/gleaner-agent.service.d/$conf.conf"
 cp systemd/gleaner-agent-xen.conf "$units/gleaner-agent.service.d/"
 check "systemd finds no fault with gleaner-agent-xen.conf" faultless gleaner-agent.service
 check "with it domains are made and ended outside of the sandbox, in scopes of their own" eval \

@@ -17,7 +17,6 @@ mod memory;
 mod memory_tests;
 mod meter;
 mod points;
-pub(crate) mod scratch_quota;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -44,7 +43,6 @@ use self::memory::MemoryWatch;
 pub(crate) use self::meter::VolunteerClock;
 pub use self::meter::{Meter, MeterError, MeterPaths};
 use self::points::{Forcing, Points};
-use self::scratch_quota::ScratchQuotas;
 use self::threads::{Watch, watch, watch_disks, watch_memory};
 use crate::act::ActSettings;
 use crate::act::volunteer::{SpareError, Volunteer, VolunteerError};
@@ -143,7 +141,6 @@ pub struct Guard {
     disks: Option<JoinHandle<()>>,
     by_hand: Option<Watch>,
     scratch: Scratch,
-    quotas: ScratchQuotas,
 }
 
 impl Guard {
@@ -154,12 +151,12 @@ impl Guard {
     pub fn start(settings: &ActSettings, mut volunteer: Volunteer, meter: Meter) -> io::Result<Self> {
         let (law, period, proc) = (settings.guard, settings.guard_period, &settings.roots.proc);
         let memory = MemoryWatch::new(settings.memory_bound, proc.join("meminfo"), &mut volunteer);
-        let (scratch, quotas) = (Scratch::default(), ScratchQuotas::default());
-        let disks = DiskWatch::new(&settings.disks, &settings.state_dir, proc, scratch.clone(), quotas.clone());
+        let scratch = Scratch::default();
+        let disks = DiskWatch::new(&settings.disks, &settings.state_dir, proc, scratch.clone());
         // The kernel of a control domain has no scheduling points of domains to force.
         let is_of_domains = volunteer.domains().is_some();
         let shared = Shared::new(law, volunteer, None);
-        let mut guard = Self { shared, threads: Vec::new(), disks: None, by_hand: None, scratch, quotas };
+        let mut guard = Self { shared, threads: Vec::new(), disks: None, by_hand: None, scratch };
         guard.keep_idle(settings.idle_buffer);
         let own = Watch { meter, activation: 0 };
         guard.threads.push(guard.spawn("guard", move |shared| watch(shared, own, period))?);
@@ -182,24 +179,12 @@ impl Guard {
         self.scratch.clone()
     }
 
-    /// Folders of scratch space that have a quota, for its watch of disks to keep.
-    pub(crate) fn quotas(&self) -> ScratchQuotas {
-        self.quotas.clone()
-    }
-
     /// A guard without a thread, latent, that steps when it is asked to: for simulations on a virtual clock.
     #[must_use]
     pub fn by_hand(settings: GuardSettings, volunteer: Volunteer, meter: Meter) -> Self {
         let shared = Shared::new(settings, volunteer, Some(Instant::now()));
         let by_hand = Some(Watch { meter, activation: 0 });
-        Self {
-            shared,
-            threads: Vec::new(),
-            disks: None,
-            by_hand,
-            scratch: Scratch::default(),
-            quotas: ScratchQuotas::default(),
-        }
+        Self { shared, threads: Vec::new(), disks: None, by_hand, scratch: Scratch::default() }
     }
 
     /// Keeps CPUs idle beyond what the foreground uses, or, with `None`, does not. Call it before the volunteer first runs.
@@ -315,7 +300,6 @@ impl Guard {
 
     /// Stops the thread and gives up the volunteer, frozen if that could be done.
     pub(crate) fn stop(&mut self) {
-        self.quotas.stop();
         let mut inner = self.shared.lock();
         inner.quit = true;
         inner.cap = None;
@@ -325,7 +309,7 @@ impl Guard {
             let _ = inner.enforce();
         }
         inner.volunteer = None;
-        // In the midst of a step it may never come back. It ends by itself, and sets nothing.
+        // In the midst of a step it may never come back. It ends by itself, and holds nothing.
         let disks = self.disks.take().filter(|_| inner.held.disk_step_since.is_none());
         drop(inner);
         self.shared.changed.notify_all();

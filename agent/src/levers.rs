@@ -23,7 +23,6 @@ pub mod process;
 pub mod resctrl;
 pub mod role;
 pub mod scale;
-pub mod scratch;
 mod value;
 
 pub use affinity::AffinityLever;
@@ -42,5 +41,4 @@ pub use monitor::{MonitorKind, MonitorLever};
 pub use process::ProcessLever;
 pub use resctrl::ResctrlLever;
 pub use role::Role;
-pub use scratch::ScratchLever;
 pub use value::{LeverValue, QUOTA_LEAST_US, Throttle};

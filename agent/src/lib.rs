@@ -41,7 +41,6 @@ mod origin;
 pub mod outbox;
 pub mod probe;
 mod process;
-mod project_quota;
 mod qmp;
 pub mod roots;
 mod rounding;

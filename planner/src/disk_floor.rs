@@ -34,14 +34,6 @@ impl Default for DiskFloorSettings {
     }
 }
 
-impl DiskFloorSettings {
-    /// Space and inodes that stay free on a file system; 0 where none do.
-    pub(crate) fn floors(&self, sample: DiskSample) -> (Bytes, u64) {
-        let space = Bytes(part(sample.total.0, self.share)).min(self.most);
-        (space, part(sample.inodes_total, self.inodes))
-    }
-}
-
 /// A file system at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskSample {
@@ -101,7 +93,8 @@ impl DiskFloor {
     /// Takes the file system now.
     pub fn step(&mut self, sample: DiskSample) -> DiskVerdict {
         let DiskSample { total, available, inodes_total, inodes_available } = sample;
-        let (floor, inodes_floor) = self.settings.floors(sample);
+        let floor = Bytes(part(total.0, self.settings.share)).min(self.settings.most);
+        let inodes_floor = part(inodes_total, self.settings.inodes);
         self.short_of_space = is_short(available.0, total.0, floor.0, self.short_of_space);
         self.short_of_inodes = is_short(inodes_available, inodes_total, inodes_floor, self.short_of_inodes);
         let shortage = if self.short_of_space {

@@ -12,7 +12,6 @@ pub mod broken_promises;
 pub mod controller;
 pub mod disk_bound;
 pub mod disk_floor;
-pub mod disk_quota;
 pub mod forecast;
 pub mod goal;
 pub mod guard;

@@ -28,7 +28,6 @@ const EXPECTED: &[(&str, &str)] = &[
     ("no ceiling here: ", "no BPF programs on cgroups in this kernel"),
     ("the kernel has no process_mrelease", "Linux 5.15 has it"),
     ("no file system that hangs can be mounted", "no FUSE in this kernel"),
-    ("no file system with quotas of projects can be mounted", "not in this kernel; the version 2 host has them"),
     ("can be made here (ip, /dev/net/tun)", "no taps in this kernel; the hosts of the lab have them"),
     ("no taps can be made here", "no taps in this kernel; the hosts of the lab have them"),
     ("no network namespace can be made here", "none in this kernel"),

@@ -2,7 +2,7 @@
 //! made. In: a lever's value, before it is changed. Out: a synced record, from which the next run can restore the host
 //! after any kind of end. Called by the actor, the volunteer and restoring; the daemon resolves a refused one with it.
 //!
-//! A ledger holds for one boot: a reboot undoes every change by itself, but for quotas on a disk, of which the record is kept.
+//! A ledger holds for one boot: a reboot undoes every change by itself.
 
 mod contents;
 mod error;
@@ -67,7 +67,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Takes the state folder for this process, making it if need be, and reads its ledger. The ledger of
-    /// an earlier boot counts as empty, but for what outlasts a reboot.
+    /// an earlier boot counts as empty.
     ///
     /// # Errors
     /// [`LedgerError`]: in use by another process, not to be trusted, broken, or not to be read.
@@ -114,7 +114,7 @@ impl Ledger {
                      restarted since it was written, it is damaged"
                 );
             }
-            Ok(contents) => ledger.contents = contents.outlasting_a_boot(),
+            Ok(_) => {}
             Err((LedgerError::Broken { path, source }, text)) => {
                 // A reboot has undone what it speaks of, whatever that was.
                 if last_boot.is_some_and(|last| last != ledger.boot_id) || is_of_another_boot(&text, &ledger.boot_id) {

@@ -6,7 +6,6 @@ mod parts;
 mod plain;
 mod refused_ledger;
 pub(crate) mod scene;
-mod scratch;
 mod trials;
 
 use std::fs;

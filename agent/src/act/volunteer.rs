@@ -49,7 +49,6 @@ use super::cgroup::MemoryRelease;
 use super::ledger::{Ledger, REGISTRY, Record};
 use super::managed::ForeignWrite;
 use super::settings::{ActSettings, Bound, VolunteerChoice};
-use crate::guard::scratch_quota;
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::launch::shell;
 use crate::launch::tmp::Tmp;
@@ -194,7 +193,6 @@ pub fn foreseen(settings: &ActSettings, hierarchies: &Hierarchies) -> Vec<String
     let controller = controller.filter(|_| no_disk_weight.is_none_or(NoDiskWeight::has_controller));
     let controller = controller.map(|(_, unified)| if unified { CgroupVersion::V2 } else { CgroupVersion::V1 });
     sentences.push(super::disks::foreseen(settings.disk_ceiling, &settings.roots, controller));
-    sentences.extend(scratch_quota::foreseen(&settings.disks));
     match settings.volunteer {
         VolunteerChoice::Auto | VolunteerChoice::Cgroup => {
             sentences.push(cache::foreseen(settings.cache, &settings.roots.sys, &settings.roots.proc));

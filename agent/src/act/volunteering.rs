@@ -16,12 +16,11 @@ use super::volunteer::Volunteer;
 use super::volunteer::command::{self, VolunteerCommand};
 use super::volunteer::disk_weight::WEIGHTS;
 use super::{ActError, Actor};
-use crate::guard::scratch_quota::{ScratchQuotas, watched};
 use crate::guard::{Guard, Meter, MeterPaths, VolunteerClock};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::launch::shell;
 use crate::launch::tmp::Tmp;
-use crate::levers::{AnyLever, ScratchLever};
+use crate::levers::AnyLever;
 use crate::network_bound::{self, GuestNetwork, NetworkBound, NetworkBoundError};
 use crate::xen::is_control_domain;
 
@@ -58,7 +57,6 @@ impl Actor {
                 });
                 self.hold_network(hierarchies);
                 self.hold_disks(hierarchies)?;
-                self.hold_scratch()?;
                 self.open_command();
             }
             Err(error) => {
@@ -68,37 +66,6 @@ impl Actor {
                 let weakness =
                     format!("there is no volunteer, because the guard has nothing to measure: {}", chain(&error));
                 self.levers = Levers::without_volunteer(true, vec![weakness]);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the configured folders of scratch space a quota, or says why they have none and are only watched.
-    fn hold_scratch(&mut self) -> Result<(), LedgerError> {
-        let settings = &self.settings;
-        // What those write is on disks of their own.
-        let has_folders = !matches!(settings.volunteer, VolunteerChoice::Domain | VolunteerChoice::Guest);
-        let Some(kept) = self.guard.as_ref().filter(|_| has_folders && !settings.guard_by_hand).map(Guard::quotas)
-        else {
-            return Ok(());
-        };
-        let (quotas, lacking) = ScratchQuotas::find(&settings.disks);
-        self.levers.weaknesses.extend(lacking);
-        for mut quota in quotas {
-            // Every value counts as Gleaner's: they change several times a second.
-            let (lever, original) = (quota.lever(), ScratchLever::none());
-            let record = Record { target: Target::Volunteer, lever, original, ours: Vec::new() };
-            self.ledger.update(|contents| {
-                contents.records.retain(|have| have.lever != record.lever);
-                contents.records.push(record.clone());
-            })?;
-            match quota.set(&|| false) {
-                Ok(_) => kept.keep(quota),
-                Err(error) => {
-                    self.levers.weaknesses.push(watched(quota.folder(), &chain(&error)));
-                    // What cannot be put back now the ledger still knows of.
-                    restore::restore_records(&mut self.ledger, &[record])?;
-                }
             }
         }
         Ok(())

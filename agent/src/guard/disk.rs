@@ -15,8 +15,6 @@ use procfs::process::MountInfo;
 use rustix::fs::statfs;
 use rustix::io::Errno;
 
-use super::scratch_quota::ScratchQuotas;
-use crate::act::managed::ForeignWrite;
 use crate::hierarchies::unescape;
 use crate::scratch::Scratch;
 
@@ -44,8 +42,6 @@ pub(super) struct DiskStep {
     pub(super) pause: Duration,
     /// A task was killed since the last step.
     pub(super) killed: bool,
-    /// Quotas that somebody else has set.
-    pub(super) met: Vec<ForeignWrite>,
 }
 
 /// What watches the disks.
@@ -54,43 +50,34 @@ pub(super) struct DiskWatch {
     floor: DiskFloorSettings,
     fixed: Vec<PathBuf>,
     scratch: Scratch,
-    quotas: ScratchQuotas,
     mountinfo: PathBuf,
     /// Mount points, and whether what is mounted there is left out.
     mounts: Vec<(PathBuf, bool)>,
     mounts_read: Option<Instant>,
-    /// Folders by their paths without links, as of the same time.
-    real: BTreeMap<PathBuf, PathBuf>,
+    /// Folders behind which a link leads to what is left out, and all others, as of the same time.
+    leading_out: BTreeMap<PathBuf, bool>,
     floors: BTreeMap<PathBuf, DiskFloor>,
 }
 
 impl DiskWatch {
     /// Of these settings, `state_dir`, and what tasks write; mounts as in `proc`.
-    pub(super) fn new(
-        settings: &DiskWatchSettings,
-        state_dir: &Path,
-        proc: &Path,
-        scratch: Scratch,
-        quotas: ScratchQuotas,
-    ) -> Self {
+    pub(super) fn new(settings: &DiskWatchSettings, state_dir: &Path, proc: &Path, scratch: Scratch) -> Self {
         let fixed = TEMPORARY.iter().map(PathBuf::from).chain([state_dir.to_owned()]).chain(settings.folders.clone());
         Self {
             floor: settings.floor,
             fixed: fixed.collect(),
             scratch,
-            quotas,
             mountinfo: proc.join("self/mountinfo"),
             mounts: Vec::new(),
             mounts_read: None,
-            real: BTreeMap::new(),
+            leading_out: BTreeMap::new(),
             floors: BTreeMap::new(),
         }
     }
 
     /// One step over every folder. What it finds short is told to the runner of tasks as well.
     pub(super) fn step(&mut self, now: Instant) -> DiskStep {
-        let killed = self.scratch.take_killed();
-        let mut step = DiskStep { short: None, pause: PERIOD, killed, met: Vec::new() };
+        let mut step = DiskStep { short: None, pause: PERIOD, killed: self.scratch.take_killed() };
         if self.floor.share.value() <= 0.0 && self.floor.inodes.value() <= 0.0 {
             return step;
         }
@@ -98,17 +85,15 @@ impl DiskWatch {
             self.mounts_read = Some(now);
             // Without the list, every file system counts as one of this machine.
             self.mounts = mounts(&std::fs::read_to_string(&self.mountinfo).unwrap_or_default());
-            self.real.clear();
+            self.leading_out.clear();
         }
-        step.met = self.quotas.step();
         let mut folders = self.scratch.folders();
         folders.extend(self.fixed.iter().cloned());
         folders.retain(|folder| !self.is_left_out(folder));
         self.floors.retain(|folder, _| folders.contains(folder));
         for folder in folders {
-            let at = self.quotas.beside(&folder);
-            let mut found = match sample(at.as_deref().unwrap_or(&folder)) {
-                Ok(Some(found)) => found,
+            let sample = match sample(&folder) {
+                Ok(Some(sample)) => sample,
                 Ok(None) => continue,
                 Err(error) => {
                     let what = format!("the free space of `{}` cannot be read: {error}", folder.display());
@@ -116,18 +101,10 @@ impl DiskWatch {
                     continue;
                 }
             };
-            // A link may lead to one that is left out, or into one with a quota.
-            let real = self.real(&folder);
-            if self.is_left_out(&real) {
+            if self.leads_out(&folder) {
                 continue;
             }
-            if at.is_none()
-                && let Some(beside) = self.quotas.beside(&real)
-                && let Ok(Some(found_beside)) = sample(&beside)
-            {
-                found = found_beside;
-            }
-            let verdict = self.floors.entry(folder.clone()).or_insert(DiskFloor::new(self.floor)).step(found);
+            let verdict = self.floors.entry(folder.clone()).or_insert(DiskFloor::new(self.floor)).step(sample);
             step.pause = step.pause.min(Duration::from_secs_f64(verdict.next_step_s));
             if let Some(shortage) = verdict.shortage {
                 step.short.get_or_insert(reason(&folder, shortage));
@@ -137,28 +114,23 @@ impl DiskWatch {
         step
     }
 
-    /// Its path without links. Looked at once for each reading of what is mounted: it takes a system call for each part of the
-    /// path.
-    fn real(&mut self, folder: &Path) -> PathBuf {
-        let real = || folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-        self.real.entry(folder.to_owned()).or_insert_with(real).clone()
+    /// A link may lead to one that is left out. Looked at once for each reading of what is mounted: it takes a system call for each
+    /// part of the path.
+    fn leads_out(&mut self, folder: &Path) -> bool {
+        if let Some(known) = self.leading_out.get(folder) {
+            return *known;
+        }
+        let leads_out = folder.canonicalize().is_ok_and(|real| real != folder && self.is_left_out(&real));
+        self.leading_out.insert(folder.to_owned(), leads_out);
+        leads_out
     }
 
+    /// By its path alone: to follow a link may mean to wait for another machine.
     fn is_left_out(&self, folder: &Path) -> bool {
-        is_on_left_out(&self.mounts, folder)
+        let of = self.mounts.iter().filter(|(point, _)| folder.starts_with(point));
+        // Of mounts on top of each other the last one is seen.
+        of.max_by_key(|(point, _)| point.components().count()).is_some_and(|(_, left_out)| *left_out)
     }
-}
-
-/// By its path alone: to follow a link may mean to wait for another machine.
-fn is_on_left_out(mounts: &[(PathBuf, bool)], folder: &Path) -> bool {
-    let of = mounts.iter().filter(|(point, _)| folder.starts_with(point));
-    // Of mounts on top of each other the last one is seen.
-    of.max_by_key(|(point, _)| point.components().count()).is_some_and(|(_, left_out)| *left_out)
-}
-
-/// The folder is on a file system that is not watched, as mounted now.
-pub(super) fn is_unwatched(folder: &Path) -> bool {
-    is_on_left_out(&mounts(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()), folder)
 }
 
 fn saturated(count: u64) -> u32 {
@@ -181,7 +153,7 @@ fn reason(folder: &Path, shortage: DiskShortage) -> Reason {
 
 /// `None` for a folder that nobody can write: it does not exist, this process may not enter it, or its path is no valid
 /// one.
-pub(super) fn sample(folder: &Path) -> io::Result<Option<DiskSample>> {
+fn sample(folder: &Path) -> io::Result<Option<DiskSample>> {
     let found = match statfs(folder) {
         Ok(found) => found,
         Err(
@@ -233,7 +205,6 @@ mod tests {
             Path::new("/var/lib/x"),
             Path::new("/proc"),
             Scratch::default(),
-            ScratchQuotas::default(),
         );
         watch.mounts = mounts(
             "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
@@ -269,8 +240,7 @@ mod tests {
             ..DiskFloorSettings::default()
         };
         let settings = DiskWatchSettings { floor, folders: vec!["/nowhere/at/all".into()] };
-        let mut watch =
-            DiskWatch::new(&settings, dir.path(), Path::new("/proc"), scratch.clone(), ScratchQuotas::default());
+        let mut watch = DiskWatch::new(&settings, dir.path(), Path::new("/proc"), scratch.clone());
         watch.fixed.retain(|folder| folder.starts_with("/nowhere"));
         assert_eq!(watch.step(Instant::now()).short, None);
         scratch.set_folders([dir.path().to_owned()].into_iter());

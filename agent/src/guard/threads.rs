@@ -118,7 +118,6 @@ pub(super) fn watch_disks(shared: &Shared, mut watch: DiskWatch) {
         inner.held.disk_step_since = None;
         let event = inner.held.take_disks(step.short);
         inner.hold_anew(event);
-        inner.tell_foreign(&step.met);
         if step.killed {
             inner.held.was_killed();
         }

@@ -31,7 +31,6 @@ use super::plan::{Planned, Wanted};
 use super::process::ProcessLever;
 use super::resctrl::ResctrlLever;
 use super::role::{Kind, Role};
-use super::scratch::ScratchLever;
 use super::value::LeverValue;
 use crate::facts::{Disks, ForegroundFacts, WorkloadFacts};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
@@ -116,8 +115,6 @@ catalogue! {
     DomainMost(DomainMostLever),
     /// Traffic of a Xen domain on one disk.
     DomainDisk(DomainDiskLever),
-    /// What the volunteer may have in a folder of scratch space.
-    Scratch(ScratchLever),
 }
 
 impl AnyLever {
@@ -141,14 +138,6 @@ impl AnyLever {
         match self {
             Self::Cgroup(lever) => Some(&lever.cgroup),
             Self::DomainDisk(lever) => Some(&lever.group),
-            _ => None,
-        }
-    }
-
-    /// The folder on a disk that it is about, if it is. Unlike all else a reboot does not undo what is set there.
-    pub(crate) const fn folder_on_disk(&self) -> Option<&PathBuf> {
-        match self {
-            Self::Scratch(lever) => Some(&lever.folder),
             _ => None,
         }
     }

@@ -37,7 +37,7 @@ if [ ! -s "$base" ]; then
   cp "$(command -v busybox)" "$root/bin/busybox"
   install -m 755 "$here/host-init.sh" "$root/init"
   . "$here/modules.sh"
-  modules=(virtio_pci virtio_blk crc32c_generic ext4 quota_v2 dm-mod dm-flakey loop tun veth sch_tbf sch_ingress act_police cls_matchall cls_u32 bfq)
+  modules=(virtio_pci virtio_blk crc32c_generic ext4 dm-mod dm-flakey loop tun veth sch_tbf sch_ingress act_police cls_matchall cls_u32 bfq)
   [ -z "$qemu" ] || modules+=(kvm-amd)
   copy_modules "$images/modules" "$root/m" "${modules[@]}"
   for program in "${programs[@]}"; do

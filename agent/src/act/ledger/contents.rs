@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::act::trust;
-use crate::levers::{AnyLever, LeverValue, ScratchLever, is_known};
+use crate::levers::{AnyLever, LeverValue, is_known};
 
 /// Folder of registered process groups.
 pub(in crate::act) const REGISTRY: &str = "volunteer";
@@ -45,8 +45,7 @@ impl Record {
             let known: Vec<&LeverValue> = self.ours.iter().chain([&self.original]).collect();
             self.lever.is_written_in_parts() && value.is_mixture_of(&known)
         };
-        let is_left_alone = matches!(self.lever, AnyLever::Scratch(_)) && ScratchLever::is_foreign(value);
-        !is_left_alone && (self.ours.is_empty() || self.ours.contains(value) || self.is_of_a_made_group() || mixed())
+        self.ours.is_empty() || self.ours.contains(value) || self.is_of_a_made_group() || mixed()
     }
 
     /// Of a resctrl group that was not there before: all that it holds is Gleaner's doing, since it is Gleaner's as a whole.
@@ -115,12 +114,6 @@ impl Contents {
             && self.registry.is_none()
     }
 
-    /// What of another boot's record is still to be put back: what is on a disk outlasts a reboot.
-    pub(super) fn outlasting_a_boot(self) -> Self {
-        let records = self.records.into_iter().filter(|record| record.lever.folder_on_disk().is_some()).collect();
-        Self { records, ..Self::default() }
-    }
-
     /// The contents that a text of this format stands for.
     ///
     /// # Errors
@@ -133,7 +126,6 @@ impl Contents {
         }
         let paths = contents.created.iter().chain(&contents.volunteer).chain(&contents.registry);
         let paths = paths.chain(contents.records.iter().filter_map(|record| record.lever.cgroup()));
-        let paths = paths.chain(contents.records.iter().filter_map(|record| record.lever.folder_on_disk()));
         match paths.chain(contents.enabled.iter().map(|enabled| &enabled.cgroup)).find(|path| !path.is_absolute()) {
             None => Ok(contents),
             Some(path) => {

@@ -48,29 +48,6 @@ fn what_is_in_force_stays_ours_however_many_changes_fail() {
 }
 
 #[test]
-fn of_another_boot_only_quotas_on_a_disk_are_left_to_put_back() {
-    use crate::levers::ScratchLever;
-    let dir = tempfile::tempdir().unwrap();
-    let (state, boot) = (dir.path().join("state"), dir.path().join("boot_id"));
-    fs::write(&boot, "one").unwrap();
-    let mut ledger = Ledger::open_in_boot(&state, Path::new("/"), &boot).unwrap();
-    let scratch = AnyLever::Scratch(ScratchLever { folder: "/nowhere/at/all".into() });
-    let changes = [
-        (lever(), LeverValue::Weight(100), LeverValue::Weight(50)),
-        (scratch.clone(), ScratchLever::none(), ScratchLever::limits(64, 1)),
-    ];
-    ledger.about_to_set(&Target::Volunteer, &changes).unwrap();
-    ledger.update(|contents| contents.volunteer.push("/cg/a".into())).unwrap();
-    drop(ledger);
-    fs::write(&boot, "two").unwrap();
-    let ledger = Ledger::open_in_boot(&state, Path::new("/"), &boot).unwrap();
-    let [record] = ledger.contents().records.as_slice() else { panic!("{:?}", ledger.contents()) };
-    assert_eq!((&record.lever, ledger.contents().volunteer.len()), (&scratch, 0));
-    assert!(record.is_ours(&ScratchLever::limits(64, 1)));
-    assert!(!record.is_ours(&LeverValue::Text("project 77".to_owned())), "somebody else's folder by now");
-}
-
-#[test]
 fn a_record_of_a_resctrl_group_that_cannot_be_gleaners_is_refused() {
     use crate::levers::ResctrlLever;
     let (root, state) = (Path::new("/simulated"), Path::new("/simulated/state"));
