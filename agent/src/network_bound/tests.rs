@@ -377,16 +377,15 @@ fn a_queue_that_drops_before_a_link_lowers_what_is_sent_until_it_no_longer_does(
             .any(|event| matches!(event, Event::SensorChanged { sensor, .. } if sensor == "queues of the links"))
     };
     assert!(!told(&bound), "the link has a queue");
-    let (mut least, mut longest, wide) = (1.0_f64, 0_u64, received());
-    eventually("a low ceiling", || {
+    let (mut longest, wide) = (0_u64, received());
+    // A quiet interval lowers both.
+    eventually("a low ceiling on what is sent, which alone waits in a queue of this host", || {
         datagrams_of_the_foreground(&bed);
-        least = least.min(sent());
         longest = longest.max(bound.status().queue.map_or(0, |queue| queue.backlog_bytes));
-        least < 0.1
+        sent() < 0.1 && received() >= wide.min(0.3)
     });
-    assert!(received() >= wide.min(0.3), "what is received waits in no queue of this host");
     eventually("up again", || sent() > 0.2 && !bound.status().queued);
-    eprintln!("{TEST}: down to {:.0} % of the link, with up to {longest} bytes waiting", least * 100.0);
+    eprintln!("{TEST}: up to {longest} bytes waited");
 
     // Without a queue nothing is known of one, and that is told.
     run(&format!("tc qdisc replace dev {} root noqueue", bed.host)).unwrap();
