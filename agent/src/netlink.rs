@@ -4,6 +4,7 @@
 //! crates for rtnetlink support neither token buckets nor policing. All numbers are the kernel's (`linux/rtnetlink.h`,
 //! `linux/pkt_sched.h`, `linux/pkt_cls.h`, `linux/gen_stats.h`).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -163,6 +164,8 @@ pub(crate) struct RootQueue {
     pub(crate) kind: String,
     /// `None` where the kernel does not tell, or not in full.
     pub(crate) counters: Option<QueueCounters>,
+    /// It, or one below it, holds packets until their time, as senders ask for with pacing: they wait on an empty line too.
+    pub(crate) paces: bool,
 }
 
 fn parse_queue(statistics: &[u8]) -> Option<QueueCounters> {
@@ -172,8 +175,16 @@ fn parse_queue(statistics: &[u8]) -> Option<QueueCounters> {
 }
 
 fn root_queues(controls: Vec<Control>) -> Vec<RootQueue> {
+    let is_pacing = |control: &&Control| matches!(control.kind.as_str(), "fq" | "etf" | "taprio");
+    let pacing: BTreeSet<u32> = controls.iter().filter(is_pacing).map(|control| control.interface).collect();
     let roots = controls.into_iter().filter(|control| control.parent == ROOT);
-    roots.map(|Control { interface, kind, queue, .. }| RootQueue { interface, kind, counters: queue }).collect()
+    let root = |Control { interface, kind, queue, .. }: Control| RootQueue {
+        interface,
+        kind,
+        counters: queue,
+        paces: pacing.contains(&interface),
+    };
+    roots.map(root).collect()
 }
 
 fn parse_control(body: &[u8]) -> Option<Control> {
@@ -545,11 +556,15 @@ mod tests {
             interface,
             kind: kind.to_owned(),
             counters: Some(counters),
+            paces: false,
         });
         assert_eq!(root_queues(controls.clone()), expected);
         // A child of a root queue counts only a part, and is not taken for it.
         controls[1].parent = OUR_HANDLE;
-        assert_eq!(root_queues(controls), expected[..1]);
+        assert_eq!(root_queues(controls.clone()), expected[..1]);
+        controls[1].kind = "fq".to_owned();
+        controls[1].interface = 2;
+        assert!(root_queues(controls)[0].paces, "it is below the other, as below `mq`");
     }
 
     #[cfg(target_endian = "little")]

@@ -250,10 +250,15 @@ impl Inner {
     /// Keeps as many CPUs free as a posture and the idle buffer ask for, whichever wants more.
     fn keep_free(&mut self, posture: Posture, now: Instant) -> Result<(), SpareError> {
         let Some(volunteer) = &mut self.volunteer else { return Ok(()) };
-        let wanted = posture.spare_cpus().max(self.buffer.as_ref().map_or(0, Buffer::spare_cpus));
+        let own = posture.spare_cpus();
+        let wanted = own.max(self.buffer.as_ref().map_or(0, Buffer::spare_cpus));
         let kept_free = volunteer.keep_free(wanted);
         self.buffer.iter_mut().for_each(|buffer| buffer.was_set(kept_free.as_ref().copied(), now));
-        kept_free
+        match kept_free {
+            // What the buffer alone asks for is no failure of the posture's.
+            Err(_) if wanted > own => volunteer.keep_free(own).or_else(|why| if own == 0 { Ok(()) } else { Err(why) }),
+            kept_free => kept_free,
+        }
     }
 
     /// One look for the idle buffer. What it takes from the volunteer is in force on return.

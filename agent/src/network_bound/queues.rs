@@ -41,9 +41,13 @@ pub(super) struct Queues {
 impl Queues {
     /// Looks now. What was dropped before the first look, or before [`Queues::forget`], does not count.
     pub(super) fn look(&mut self, links: &[LinkName], now: Instant) -> Look {
-        match &self.paused {
-            Some((until, why)) if now < *until => return Look { queue: None, lacking: Some(why.clone()) },
-            _ => self.paused = None,
+        if let Some((until, why)) = &self.paused {
+            if now < *until {
+                return Look { queue: None, lacking: Some(why.clone()) };
+            }
+            self.paused = None;
+            // What was dropped since then is not one interval's.
+            self.forget();
         }
         let asked = Instant::now();
         let answer = self.ask();
@@ -114,7 +118,9 @@ fn counters(link: &LinkName, queues: &[RootQueue]) -> Result<(u32, u32, u32), Ab
         ));
     }
     let counted = queue.counters.ok_or_else(|| absent(AbsenceKind::NotSupported, "the kernel does not count it"))?;
-    Ok((index, counted.backlog_bytes, counted.dropped))
+    // What waits for its time does not wait for the line.
+    let backlog_bytes = if queue.paces { 0 } else { counted.backlog_bytes };
+    Ok((index, backlog_bytes, counted.dropped))
 }
 
 #[cfg(test)]
@@ -128,7 +134,16 @@ mod tests {
 
     fn root(interface: u32, backlog_bytes: u32, dropped: u32) -> RootQueue {
         let counters = QueueCounters { backlog_bytes, dropped };
-        RootQueue { interface, kind: "fq_codel".to_owned(), counters: Some(counters) }
+        RootQueue { interface, kind: "fq_codel".to_owned(), counters: Some(counters), paces: false }
+    }
+
+    #[test]
+    fn packets_that_wait_for_their_time_do_not_wait_for_the_line() {
+        let mut queues = Queues::default();
+        let mut look = |told: RootQueue| queues.take(&[link("eth0", 2)], &[told]).queue.unwrap();
+        assert_eq!(look(RootQueue { paces: true, ..root(2, 70_000, 1) }).backlog_bytes, 0);
+        let dropped = look(RootQueue { paces: true, ..root(2, 70_000, 3) });
+        assert_eq!((dropped.backlog_bytes, dropped.dropped_packets), (0, 2), "drops are drops");
     }
 
     #[test]

@@ -114,15 +114,18 @@ impl Counters {
 }
 
 impl Counters<2> {
-    /// Cycles and instructions of threads. One that has ended since it was found is left out.
-    pub(crate) fn of_work(threads: &[i32]) -> Result<Self, Absence> {
-        Self::of_living_threads(threads, WORK)
+    /// Cycles and instructions of threads, or of the guest that they run alone. One that has ended since it was found is left out.
+    pub(crate) fn of_work(threads: &[i32], guest_only: bool) -> Result<Self, Absence> {
+        Self::of_living_threads(threads, WORK, guest_only)
     }
 
-    fn of_living_threads<E: Event + Clone>(threads: &[i32], events: [E; 2]) -> Result<Self, Absence> {
+    fn of_living_threads<E: Event + Clone>(threads: &[i32], events: [E; 2], guest_only: bool) -> Result<Self, Absence> {
         let mut groups = Vec::with_capacity(threads.len());
         for thread in threads {
-            match Together::open(events.clone(), |builder| _ = builder.observe_pid(*thread).any_cpu()) {
+            let on = |builder: &mut Builder<'_>| {
+                _ = builder.observe_pid(*thread).any_cpu().exclude_host(guest_only);
+            };
+            match Together::open(events.clone(), on) {
                 Ok(group) => groups.push(group),
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 Err(error) => return Err(absence(&error)),
@@ -235,7 +238,7 @@ mod tests {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         let events = [Software::TASK_CLOCK, Software::PAGE_FAULTS];
         // Thread ids end far below this.
-        let mut counters = match Counters::of_living_threads(&[i32::MAX, own], events) {
+        let mut counters = match Counters::of_living_threads(&[i32::MAX, own], events, false) {
             Ok(counters) => counters,
             Err(absence) => {
                 gleaner_test_support::skipped!("no perf events here at all: {absence}");

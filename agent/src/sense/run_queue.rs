@@ -21,7 +21,7 @@ pub(crate) use self::busiest::VolunteerMark;
 use self::busiest::{Busiest, MOST_GROUPS};
 pub(crate) use self::domains::DomainWaits;
 use self::domains::Looked;
-use self::work::{MOST_COUNTED, OpenWork, WorkCounter};
+use self::work::{Doer, MOST_COUNTED, OpenWork, WorkCounter};
 pub(crate) use self::work::{by_hardware, unused};
 use super::cgroup::{parse_cpu_stat, parse_pressure_total};
 use crate::hierarchies::Hierarchies;
@@ -130,7 +130,8 @@ impl RunQueues {
                 (Some(absence), _) => OpenQueue::Absent(absence.clone()),
                 (None, source) => self.open_one(source, &mut room, now, &mut threads),
             };
-            let work = self.count_work(&queue, &threads, &mut counted_room);
+            let doer = if matches!(source, QueueSource::Guest(_)) { Doer::Guest } else { Doer::Itself };
+            let work = self.count_work(&queue, (&threads, doer), &mut counted_room);
             OpenCounters { queue, stalls: self.stalls(source), work }
         };
         sources.iter().map(|(id, source)| (id.clone(), one(source))).collect()
@@ -181,7 +182,7 @@ impl RunQueues {
     fn count_work(
         &self,
         queue: &OpenQueue,
-        threads: &[i32],
+        (threads, doer): (&[i32], Doer),
         room: &mut usize,
     ) -> Result<Box<dyn WorkCounter>, Absence> {
         let most = u32::try_from(MOST_COUNTED).unwrap_or(u32::MAX);
@@ -192,7 +193,7 @@ impl RunQueues {
             OpenQueue::Pressure(_) => Err(too_many()),
             OpenQueue::Threads(_) => {
                 *room = room.checked_sub(threads.len()).ok_or_else(too_many)?;
-                (self.open_work)(threads)
+                (self.open_work)(threads, doer)
             }
         }
     }
@@ -487,7 +488,7 @@ mod tests {
         }
     }
 
-    fn made_up(threads: &[i32]) -> Result<Box<dyn WorkCounter>, Absence> {
+    fn made_up(threads: &[i32], _: Doer) -> Result<Box<dyn WorkCounter>, Absence> {
         Ok(Box::new(MadeUp { threads: threads.len() as u64, readings: 0 }))
     }
 

@@ -220,6 +220,8 @@ impl Series {
     /// Goes on at another risk: what is known stays.
     pub(super) fn set_risk(&mut self, risk: f64) {
         self.level = Level::new(risk, level::lookaheads(self.lookahead_s));
+        // Losses weigh what is exceeded by the risk.
+        self.mixture = Mixture::default();
     }
 
     /// What is known of the next lookahead.

@@ -22,8 +22,17 @@ pub(crate) trait WorkCounter: std::fmt::Debug {
     fn read(&mut self) -> Result<Work, Absence>;
 }
 
+/// Whose work a thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doer {
+    Itself,
+    /// A guest. While it rests KVM waits for its next work in a loop of many cycles and few instructions, but only where nobody
+    /// else, as the volunteer, wants the CPU. So only what the CPU does in the guest counts.
+    Guest,
+}
+
 /// Opens counters on threads.
-pub(crate) type OpenWork = fn(&[i32]) -> Result<Box<dyn WorkCounter>, Absence>;
+pub(crate) type OpenWork = fn(&[i32], Doer) -> Result<Box<dyn WorkCounter>, Absence>;
 
 impl WorkCounter for Counters<2> {
     fn read(&mut self) -> Result<Work, Absence> {
@@ -33,12 +42,12 @@ impl WorkCounter for Counters<2> {
 }
 
 /// The CPU's own counters.
-pub(crate) fn by_hardware(threads: &[i32]) -> Result<Box<dyn WorkCounter>, Absence> {
-    Ok(Box::new(Counters::of_work(threads)?))
+pub(crate) fn by_hardware(threads: &[i32], doer: Doer) -> Result<Box<dyn WorkCounter>, Absence> {
+    Ok(Box::new(Counters::of_work(threads, doer == Doer::Guest)?))
 }
 
 /// None, as the config has it.
-pub(crate) fn unused(_: &[i32]) -> Result<Box<dyn WorkCounter>, Absence> {
+pub(crate) fn unused(_: &[i32], _: Doer) -> Result<Box<dyn WorkCounter>, Absence> {
     Err(Absence::because(Reason::CountersNotUsed))
 }
 
