@@ -18,7 +18,6 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -35,8 +34,7 @@ use self::following::{Following, Taken, changed};
 pub(crate) use self::holder::{GuardedVolunteer, Holder};
 pub(crate) use self::record::{Circumstances, Recalled};
 use self::record::{Record, since_boot};
-use crate::kernel_file::read_short;
-use crate::sense::perf::parse_cpu_list;
+use crate::online_cpus::cpus;
 use crate::sense::run_queue::{Counted, OpenCounters, QueueSource, RunQueues, ask_hypervisor, compare, worked};
 
 /// A thread that wakes later than this has lost its trial: the guard lets the volunteer go by itself.
@@ -443,21 +441,6 @@ type Quadruple<'a> = (
     (&'a Result<Counted, Absence>, &'a Result<Counted, Absence>),
     (&'a Result<Counted, Absence>, &'a Result<Counted, Absence>),
 );
-
-/// Below `/sys`: the CPUs that are there.
-pub(crate) const CPUS_ONLINE: &str = "devices/system/cpu/online";
-
-/// CPUs of this host, however many of them the agent itself may use.
-pub(crate) fn cpus() -> u32 {
-    cpus_of(&Path::new("/sys").join(CPUS_ONLINE))
-}
-
-/// CPUs in a list of the kernel's; 1 if that cannot be read.
-pub(crate) fn cpus_of(online: &Path) -> u32 {
-    let online = read_short(online).ok();
-    let cpus = online.and_then(|text| parse_cpu_list(&text)).map_or(1, |cpus| cpus.len());
-    u32::try_from(cpus).unwrap_or(u32::MAX)
-}
 
 /// CPUs that the volunteer used on average between two snapshots.
 fn volunteer_share(from: &Snapshot, to: &Snapshot) -> Option<f64> {

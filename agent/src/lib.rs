@@ -36,6 +36,7 @@ pub mod metrics;
 mod names;
 mod netlink;
 pub mod network_bound;
+mod online_cpus;
 pub mod order;
 mod origin;
 pub mod outbox;

@@ -58,7 +58,7 @@ fn run(scene: &Scene, loops: &Loops, held: Held, windows: u32) {
     let (dirs, VolunteerKind::Cgroup { procs_files }) = (volunteer.dirs(), volunteer.kind()) else {
         panic!("no cgroup volunteer")
     };
-    let paths = MeterPaths::detect(&scene.hierarchies, Path::new("/"));
+    let paths = MeterPaths::detect(&scene.hierarchies, std::path::Path::new("/"));
     let open = || VolunteerClock::open(&paths, &volunteer.usage()).unwrap();
     let (clock, own_clock) = (open(), open());
     // Counters that stand still: the guard's own law sees no foreground and is open, whatever else this machine does.

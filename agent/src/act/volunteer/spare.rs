@@ -18,10 +18,10 @@ use super::error::SpareError;
 use crate::act::cgroup;
 use crate::act::managed::{ForeignWrite, Managed};
 use crate::act::settings::{ActSettings, VolunteerChoice};
-use crate::harm::{CPUS_ONLINE, cpus_of};
 use crate::hierarchies::{CgroupVersion, Hierarchies};
 use crate::kernel_file::{read_bounded, write_existing};
 use crate::levers::{CgroupFile, LeverValue};
+use crate::online_cpus::{CPUS_ONLINE, cpus_of};
 use crate::process::threads;
 use crate::sense::perf::parse_cpu_list;
 
