@@ -1,10 +1,8 @@
 //! Traffic control through rtnetlink. In: an interface and a rate. Out: the two queues that Gleaner puts on a guest's
-//! interface, set or read; and what waits in the root queues of interfaces. Called by the lever on links and by the
-//! network bound. Messages are built and read here byte for byte, because the
+//! interface, set or read. Called by the lever on links. Messages are built and read here byte for byte, because the
 //! crates for rtnetlink support neither token buckets nor policing. All numbers are the kernel's (`linux/rtnetlink.h`,
-//! `linux/pkt_sched.h`, `linux/pkt_cls.h`, `linux/gen_stats.h`).
+//! `linux/pkt_sched.h`, `linux/pkt_cls.h`).
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -40,8 +38,6 @@ const ALL_PROTOCOLS: u16 = 0x0003;
 
 const KIND: u16 = 1;
 const OPTIONS: u16 = 2;
-const STATISTICS: u16 = 7;
-const STATISTICS_QUEUE: u16 = 3;
 const TBF_PARAMETERS: u16 = 1;
 const TBF_RATE64: u16 = 4;
 const TBF_BURST: u16 = 6;
@@ -143,48 +139,6 @@ struct Control {
     info: u32,
     kind: String,
     options: Vec<u8>,
-    queue: Option<QueueCounters>,
-}
-
-/// What the kernel counts of a queue (`struct gnet_stats_queue`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct QueueCounters {
-    /// Bytes that wait now.
-    pub(crate) backlog_bytes: u32,
-    /// Packets dropped so far; begins anew after the greatest number.
-    pub(crate) dropped: u32,
-}
-
-/// The root queue of an interface: what is sent waits there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RootQueue {
-    /// The interface's number.
-    pub(crate) interface: u32,
-    /// Its kind, such as `fq_codel`. With `noqueue` nothing waits in the interface, but behind it.
-    pub(crate) kind: String,
-    /// `None` where the kernel does not tell, or not in full.
-    pub(crate) counters: Option<QueueCounters>,
-    /// It, or one below it, holds packets until their time, as senders ask for with pacing: they wait on an empty line too.
-    pub(crate) paces: bool,
-}
-
-fn parse_queue(statistics: &[u8]) -> Option<QueueCounters> {
-    // Before them is how many packets wait, behind them how often one was handed over again or held back.
-    let counted = attribute(statistics, STATISTICS_QUEUE)?;
-    Some(QueueCounters { backlog_bytes: u32_at(counted, 4)?, dropped: u32_at(counted, 8)? })
-}
-
-fn root_queues(controls: Vec<Control>) -> Vec<RootQueue> {
-    let is_pacing = |control: &&Control| matches!(control.kind.as_str(), "fq" | "etf" | "taprio");
-    let pacing: BTreeSet<u32> = controls.iter().filter(is_pacing).map(|control| control.interface).collect();
-    let roots = controls.into_iter().filter(|control| control.parent == ROOT);
-    let root = |Control { interface, kind, queue, .. }: Control| RootQueue {
-        interface,
-        kind,
-        counters: queue,
-        paces: pacing.contains(&interface),
-    };
-    roots.map(root).collect()
 }
 
 fn parse_control(body: &[u8]) -> Option<Control> {
@@ -197,7 +151,6 @@ fn parse_control(body: &[u8]) -> Option<Control> {
         info: u32_at(body, 16)?,
         kind: String::from_utf8_lossy(kind.strip_suffix(&[0]).unwrap_or(kind)).into_owned(),
         options: attribute(inside, OPTIONS).unwrap_or_default().to_vec(),
-        queue: attribute(inside, STATISTICS).and_then(parse_queue),
     })
 }
 
@@ -270,12 +223,6 @@ impl TrafficControl {
             }
         }
         Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer does not end"))
-    }
-
-    /// The root queues of all interfaces. Needs no privilege. The kernel answers under its lock of all interfaces, so it may
-    /// have to be waited for while somebody adds or removes one.
-    pub(crate) fn root_queues(&self) -> io::Result<Vec<RootQueue>> {
-        self.ask(Message::new(GET_QDISC, DUMP, 0, 0, 0, 0)).map(root_queues)
     }
 
     /// How an interface's traffic is held in a direction.
@@ -453,11 +400,10 @@ fn police_rate(options: &[u8]) -> Option<u64> {
 pub(crate) fn fuzz(data: &[u8]) {
     let (mut datagram, mut controls) = (data, Vec::new());
     _ = collect(&mut datagram, &mut controls);
-    for control in &controls {
+    for control in controls {
         _ = tbf_rate(&control.options);
         _ = police_rate(&control.options);
     }
-    _ = root_queues(controls);
 }
 
 /// Takes the calling thread, and nobody else, into a network namespace of its own.
@@ -528,79 +474,6 @@ mod tests {
         assert!(parse_datagram(&[0; 64]).is_err(), "a length of 0");
     }
 
-    /// A dump as a kernel 6.18 sent it: two interfaces of a pair, one without a queue, one with a full token bucket.
-    #[cfg(target_endian = "little")]
-    const DUMPED: &str = "\
-        940000002400020000000000014a0000000000000200000000000000ffffffff020000000c0001006e6f71756575650005000c0000000000\
-        3000070014000100000000000000000000000000000000001800030000000000000000000000000000000000000000002c00030000000000\
-        000000000000000000000000000000000000000000000000000000000000000000000000bc0000002400020000000000014a000000000000\
-        0300000000000a80ffffffff0300000008000100746266002c000200280001000001000000000000e8030000000000000000000000000000\
-        001000000048e8010000000005000c000000000030000700140001007e0800000000000003000000000000001800030004000000d4080000\
-        08000000000000000f0000002c0003007e0800000000000003000000080000000f000000000000000000000004000000d408000000000000\
-        140000000300020000000000014a000000000000";
-
-    #[cfg(target_endian = "little")]
-    fn dumped() -> Vec<u8> {
-        let digits: Vec<u32> = DUMPED.chars().map(|digit| digit.to_digit(16).unwrap()).collect();
-        digits.chunks(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).unwrap()).collect()
-    }
-
-    #[cfg(target_endian = "little")]
-    #[test]
-    fn what_waits_in_root_queues_is_read_from_a_dump_of_the_kernels() {
-        let (bytes, mut controls) = (dumped(), Vec::new());
-        assert!(collect(&mut bytes.as_slice(), &mut controls).unwrap(), "complete");
-        let none = QueueCounters { backlog_bytes: 0, dropped: 0 };
-        let full = QueueCounters { backlog_bytes: 2_260, dropped: 8 };
-        let expected = [(2, "noqueue", none), (3, "tbf", full)].map(|(interface, kind, counters)| RootQueue {
-            interface,
-            kind: kind.to_owned(),
-            counters: Some(counters),
-            paces: false,
-        });
-        assert_eq!(root_queues(controls.clone()), expected);
-        // A child of a root queue counts only a part, and is not taken for it.
-        controls[1].parent = OUR_HANDLE;
-        assert_eq!(root_queues(controls.clone()), expected[..1]);
-        controls[1].kind = "fq".to_owned();
-        controls[1].interface = 2;
-        assert!(root_queues(controls)[0].paces, "it is below the other, as below `mq`");
-    }
-
-    #[cfg(target_endian = "little")]
-    #[test]
-    fn a_queue_that_is_not_told_in_full_is_missing_and_not_empty() {
-        // Where the second queue's statistics are, and its counters within.
-        let (statistics, counters) = (0x94 + 96, 0x94 + 120);
-        let bytes = dumped();
-        assert_eq!(u16_at(&bytes, statistics + 2), Some(STATISTICS));
-        assert_eq!(u16_at(&bytes, counters + 2), Some(STATISTICS_QUEUE));
-        let read = |at: usize, length: u16| {
-            let mut bytes = bytes.clone();
-            bytes[at..at + 2].copy_from_slice(&length.to_ne_bytes());
-            let mut controls = Vec::new();
-            collect(&mut bytes.as_slice(), &mut controls).unwrap();
-            root_queues(controls).get(1).map(|queue| queue.counters)
-        };
-        for length in (0..16).chain([25, 28, 400, u16::MAX]) {
-            // One that is longer than the kernel's own ends beyond the statistics.
-            assert_eq!(read(counters, length), Some(None), "counters of {length} bytes");
-        }
-        // The counters end with the statistics.
-        for length in (0..48).chain([500, u16::MAX]) {
-            assert_eq!(read(statistics, length), Some(None), "statistics of {length} bytes");
-        }
-        assert!(matches!(read(statistics, 48), Some(Some(_))));
-        let mut cut = Vec::new();
-        assert!(collect(&mut &bytes[..bytes.len() - 21], &mut cut).is_err(), "the message itself is cut off");
-    }
-
-    #[test]
-    fn this_machines_kernel_tells_what_every_root_queue_counts() {
-        let queues = TrafficControl::open().unwrap().root_queues().unwrap();
-        assert!(queues.iter().all(|queue| queue.counters.is_some()), "{queues:?}");
-    }
-
     #[test]
     fn permission_is_looked_at_without_changing_anything() {
         let control = TrafficControl::open().unwrap();
@@ -615,7 +488,6 @@ mod tests {
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
             _ = parse_datagram(&bytes);
             _ = parse_control(&bytes);
-            _ = parse_queue(&bytes);
             _ = tbf_rate(&bytes);
             _ = police_rate(&bytes);
         }

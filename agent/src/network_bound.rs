@@ -1,6 +1,6 @@
-//! The ceiling on the volunteer's network traffic: a thread that reads the links' counters and queues and the volunteer's
-//! own counters five times a second while the volunteer runs, and sets what the law in `gleaner_planner::network_bound`
-//! says. In: the volunteer's cgroup, Xen domains or guest, and the links. Out: ceilings, in force through `crate::bpf` or the queues of the
+//! The ceiling on the volunteer's network traffic: a thread that reads the links' counters and the volunteer's own five
+//! times a second while the volunteer runs, and sets what the law in `gleaner_planner::network_bound` says. In: the
+//! volunteer's cgroup, Xen domains or guest, and the links. Out: ceilings, in force through `crate::bpf` or the queues of the
 //! domains' or the guest's interfaces, and events. [`crate::act`] owns it.
 //!
 //! If it cannot measure, the ceiling is the law's floor, and it says so. Of a cgroup's nothing outlives the process.
@@ -9,7 +9,6 @@ mod error;
 mod guest;
 mod interfaces;
 mod links;
-mod queues;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gleaner_planner::network_bound::{Directions, LinkQueue, NetworkBound as Law, NetworkBoundSettings, NetworkSample};
+use gleaner_planner::network_bound::{Directions, NetworkBound as Law, NetworkBoundSettings, NetworkSample};
 use gleaner_types::error::{Chain, chain};
 use gleaner_types::event::Event;
 use gleaner_types::report::{Absence, AbsenceKind, VolunteerKind};
@@ -31,7 +30,6 @@ use self::interfaces::{Interfaces, Whose};
 pub use self::links::LinkChoice;
 use self::links::Links;
 pub(crate) use self::links::of_mbit;
-use self::queues::{Look, Queues};
 use crate::act::managed::ForeignWrite;
 use crate::act::restore::foreign_event;
 use crate::act::volunteer::found::FoundLevers;
@@ -59,10 +57,6 @@ pub struct NetworkStatus {
     pub dropped_bytes: u64,
     /// It cannot measure: the ceilings are the least there are.
     pub failing: bool,
-    /// What waits before the links, as last seen; `None` where it is not known.
-    pub queue: Option<LinkQueue>,
-    /// A queue stands there, or drops packets: the ceiling on what is sent falls.
-    pub queued: bool,
 }
 
 #[derive(Debug, Default)]
@@ -70,7 +64,6 @@ struct Inner {
     quit: bool,
     status: NetworkStatus,
     events: Vec<Event>,
-    queue_lacking: Option<Absence>,
     passing_by: Option<String>,
     unheld: Option<String>,
 }
@@ -300,13 +293,6 @@ fn hold(shared: &Shared, holder: &mut Holder, is_active: impl Fn() -> bool) {
                 inner.events.push(Event::SensorChanged { sensor: "network bound".to_owned(), absent });
             }
         }
-        if holder.look.lacking != inner.queue_lacking && inner.events.len() < EVENTS {
-            let absent = holder.look.lacking.clone();
-            inner
-                .events
-                .push(Event::SensorChanged { sensor: "queues of the links".to_owned(), absent: absent.clone() });
-            inner.queue_lacking = absent;
-        }
         if passing_by != inner.passing_by && inner.events.len() < EVENTS {
             let absent = passing_by.as_ref().map(|what| {
                 let error = NetworkBoundError::PassingBy(what.clone());
@@ -453,8 +439,6 @@ struct Holder {
     choice: LinkChoice,
     limiter: Limiter,
     links: Links,
-    queues: Queues,
-    look: Look,
     scanned: Instant,
     law: Law,
     last: Option<Counters>,
@@ -486,8 +470,6 @@ impl Holder {
             choice: choice.clone(),
             limiter,
             links,
-            queues: Queues::default(),
-            look: Look::default(),
             scanned: Instant::now(),
             law,
             last: None,
@@ -500,7 +482,6 @@ impl Holder {
     fn rest(&mut self) -> Result<(), NetworkBoundError> {
         self.law.reset();
         self.last = None;
-        self.queues.forget();
         // Nothing is set on what is the volunteer's no longer.
         let followed = self.attach_again();
         self.fall_back()?;
@@ -528,9 +509,6 @@ impl Holder {
         let links = self.links.read(&mut self.buffer).map_err(NetworkBoundError::Counters)?;
         let (volunteer, dropped) = self.limiter.counted(&mut self.buffer)?;
         self.status.dropped_bytes = dropped;
-        self.look = self.queues.look(self.links.interfaces(), now);
-        let queue = self.look.queue;
-        self.status.queue = queue;
         let last = self.last.replace(Counters { at: now, links, volunteer });
         // The first sample only starts an interval; what cannot be set is told at each step.
         let Some(last) = last else { return self.set(self.law.ceiling(self.links.capacity())) };
@@ -548,10 +526,9 @@ impl Holder {
         if let Some(most) = self.limiter.most_sent(interval_s) {
             volunteer.sent = BytesPerSec::clamped(volunteer.sent.per_sec().min(most));
         }
-        let links = both(links, last.links)?;
-        let sample = NetworkSample { capacity: self.links.capacity(), links, volunteer, queue };
+        let sample = NetworkSample { capacity: self.links.capacity(), links: both(links, last.links)?, volunteer };
         let verdict = self.law.step(sample, interval_s);
-        (self.status.foreground, self.status.queued) = (verdict.foreground, verdict.queued);
+        self.status.foreground = verdict.foreground;
         self.set(verdict.ceiling)
     }
 

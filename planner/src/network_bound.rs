@@ -1,6 +1,6 @@
 //! The law of the volunteer's network ceiling: how many bytes per second it may send and receive now. In: the links'
-//! capacity, what crossed the links in the last interval, how much of that was the volunteer's, and what waits in the
-//! links' queues. Out: a ceiling for each direction. The agent's network bound calls it five times a second.
+//! capacity, what crossed the links in the last interval, and how much of that was the volunteer's. Out: a ceiling for
+//! each direction. The agent's network bound calls it five times a second.
 //!
 //! The ceiling is what the foreground leaves of the link, less a headroom, so that no queue builds up in front of the
 //! foreground's packets. Beside an active foreground it is low, because a foreground that waits for answers suffers from
@@ -11,11 +11,6 @@
 //! error is not seen beside a volunteer that uses much. So from time to time the law makes a quiet interval, as
 //! IEEE 802.11h does before it measures a channel: it lowers the ceiling to the floor for two intervals, and measures in the
 //! second.
-//!
-//! Bytes do not show that a line is slower than it is said to be, nor a burst within an interval. A queue does: while one
-//! stands before a link, or packets are dropped there, the ceiling on what is sent is halved with each sample. What counts
-//! as a standing queue is CoDel's rule (Nichols and Jacobson, "Controlling Queue Delay", 2012): packets wait for more than
-//! its target of 5 ms, and not only for a moment. Beside an active foreground any packet that waits at two samples counts.
 
 use gleaner_types::units::{BytesPerSec, Fraction};
 use serde::{Deserialize, Serialize};
@@ -42,16 +37,11 @@ pub struct NetworkBoundSettings {
     pub quiet_period_s: f64,
     /// Most that the volunteer is taken to have in queues before the links, in seconds of their capacity.
     pub queue_longest_s: f64,
-    /// A queue before a link that is not longer is no standing one where no foreground is active, in seconds of the
-    /// capacity.
-    pub queue_target_s: f64,
-    /// What a standing queue leaves of the ceiling on what is sent, with each sample.
-    pub queue_keeps: Fraction,
 }
 
 impl Default for NetworkBoundSettings {
-    /// Chosen, but for `uncounted`: 14 bytes of Ethernet and 52 of IPv4 and TCP are 4.4 % of a full packet; and for
-    /// `queue_target_s`, CoDel's target (RFC 8289, section 4.3). A quiet interval takes 0.4 s of 10 s.
+    /// Chosen, but for `uncounted`: 14 bytes of Ethernet and 52 of IPv4 and TCP are 4.4 % of a full packet. A quiet
+    /// interval takes 0.4 s of 10 s.
     fn default() -> Self {
         Self {
             headroom: Fraction::clamped(0.1),
@@ -63,8 +53,6 @@ impl Default for NetworkBoundSettings {
             growth_interval_longest_s: 1.0,
             quiet_period_s: 10.0,
             queue_longest_s: 0.05,
-            queue_target_s: 0.005,
-            queue_keeps: Fraction::clamped(0.5),
         }
     }
 }
@@ -98,15 +86,6 @@ impl<T> Directions<T> {
     }
 }
 
-/// The queues in which packets wait to be sent on the links.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LinkQueue {
-    /// What waits now; of several links, before the one with the most.
-    pub backlog_bytes: u64,
-    /// Packets that were dropped there over the interval, of all links.
-    pub dropped_packets: u64,
-}
-
 /// What crossed the links over one interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct NetworkSample {
@@ -116,8 +95,6 @@ pub struct NetworkSample {
     pub links: Directions<BytesPerSec>,
     /// The volunteer's part of it.
     pub volunteer: Directions<BytesPerSec>,
-    /// The queues before the links, at the interval's end; `None` where that is not known.
-    pub queue: Option<LinkQueue>,
 }
 
 /// What the volunteer may do until the next step.
@@ -129,8 +106,6 @@ pub struct NetworkVerdict {
     pub foreground: Directions<BytesPerSec>,
     /// The foreground is active: the ceiling is at most the share for that.
     pub active: bool,
-    /// A queue stands before a link, or drops packets: the ceiling on what is sent was halved.
-    pub queued: bool,
 }
 
 /// Where the law is between two quiet intervals.
@@ -153,8 +128,6 @@ pub struct NetworkBound {
     quiet: Quiet,
     /// What the volunteer sent and the links had not counted yet: it waited in a queue.
     queued_bytes: f64,
-    /// The last sample found too much in a queue before a link.
-    was_waiting: bool,
 }
 
 impl NetworkBound {
@@ -162,7 +135,7 @@ impl NetworkBound {
     #[must_use]
     pub fn new(settings: NetworkBoundSettings) -> Self {
         let share = Directions::both(settings.floor.value());
-        Self { settings, share, quiet: Quiet::Since(0.0), queued_bytes: 0.0, was_waiting: false }
+        Self { settings, share, quiet: Quiet::Since(0.0), queued_bytes: 0.0 }
     }
 
     /// Back to the start, for a volunteer that is stopped or not measured.
@@ -180,17 +153,14 @@ impl NetworkBound {
 
     /// Takes what crossed the links over the last `interval_s` seconds. For each direction
     /// `foreground = links - volunteer`, `room = capacity - headroom - foreground`, or, beside an active foreground, at
-    /// most `capacity * beside`; `ceiling' = max(floor, min(room, ceiling + growth * interval))`. What is sent has, while a
-    /// queue stands, at most half of the last ceiling. Links without a capacity have a ceiling of zero.
+    /// most `capacity * beside`; `ceiling' = max(floor, min(room, ceiling + growth * interval))`. Links without a
+    /// capacity have a ceiling of zero.
     pub fn step(&mut self, sample: NetworkSample, interval_s: f64) -> NetworkVerdict {
         let capacity = sample.capacity.per_sec();
         let foreground = self.foreground(&sample, interval_s.max(0.0));
         // What the volunteer had sent before still crosses the links in the first of the two.
         let settling = self.quiet == Quiet::Lowered;
         let active = !settling && self.is_active(&sample, foreground);
-        let queued = self.is_queued(&sample, active);
-        // Also in a quiet interval: what is queued then is not the volunteer's.
-        let kept = if queued { self.share.sent * self.settings.queue_keeps.value() } else { f64::INFINITY };
         if !settling && capacity > 0.0 {
             let settings = &self.settings;
             let growing = matches!(self.quiet, Quiet::Since(_));
@@ -202,7 +172,6 @@ impl NetworkBound {
                 grown.min(room).min(most).max(settings.floor.value())
             });
         }
-        self.share.sent = self.share.sent.min(kept).max(self.settings.floor.value());
         self.quiet = match self.quiet {
             Quiet::Lowered => Quiet::Measuring,
             Quiet::Measuring => Quiet::Since(0.0),
@@ -210,7 +179,7 @@ impl NetworkBound {
             Quiet::Since(ago_s) if ago_s >= self.settings.quiet_period_s && !active => Quiet::Lowered,
             Quiet::Since(ago_s) => Quiet::Since(ago_s + interval_s.max(0.0)),
         };
-        NetworkVerdict { ceiling: self.ceiling(sample.capacity), foreground, active, queued }
+        NetworkVerdict { ceiling: self.ceiling(sample.capacity), foreground, active }
     }
 
     /// What is not the volunteer's. A packet of the volunteer counts as its own when it is sent, and on the link when it
@@ -224,19 +193,6 @@ impl NetworkBound {
         let most_bytes = sample.capacity.per_sec() * self.settings.queue_longest_s;
         self.queued_bytes = (-sent_bytes).clamp(0.0, most_bytes);
         Directions { sent: sent_bytes / interval_s, received: surplus.received }.map(BytesPerSec::clamped)
-    }
-
-    /// Whether a queue stands: too much waited at two samples in a row, or packets were dropped. A burst of anybody's may
-    /// wait at one.
-    fn is_queued(&mut self, sample: &NetworkSample, active: bool) -> bool {
-        let Some(queue) = sample.queue else {
-            self.was_waiting = false;
-            return false;
-        };
-        let target_bytes = if active { 0.0 } else { sample.capacity.per_sec() * self.settings.queue_target_s };
-        let is_waiting = queue.backlog_bytes as f64 > target_bytes;
-        let was_waiting = std::mem::replace(&mut self.was_waiting, is_waiting);
-        (is_waiting && was_waiting) || queue.dropped_packets > 0
     }
 
     fn is_active(&self, sample: &NetworkSample, foreground: Directions<BytesPerSec>) -> bool {
@@ -265,13 +221,7 @@ mod tests {
             capacity: BytesPerSec::clamped(LINK),
             links: of(foreground + volunteer),
             volunteer: of(volunteer),
-            queue: None,
         }
-    }
-
-    /// The same, with so many bytes in the queue and so many packets dropped.
-    fn queued(foreground: f64, volunteer: f64, backlog_bytes: u64, dropped_packets: u64) -> NetworkSample {
-        NetworkSample { queue: Some(LinkQueue { backlog_bytes, dropped_packets }), ..sample(foreground, volunteer) }
     }
 
     fn percent(verdict: &NetworkVerdict) -> f64 {
@@ -374,86 +324,7 @@ mod tests {
         assert!(bound.step(sent(5.0, 2.0), STEP_S).active, "3 % are somebody else's");
     }
 
-    #[test]
-    fn a_queue_at_two_samples_halves_what_is_sent_until_it_is_gone() {
-        let mut bound = grown();
-        let full = percent(&bound.step(sample(0.0, 80.0), STEP_S));
-        assert!((full - 90.0).abs() < 1e-9);
-        // 5 ms of the link are 62,500 bytes.
-        let once = bound.step(queued(0.0, 80.0, 62_501, 0), STEP_S);
-        assert!(!once.queued && (percent(&once) - 90.0).abs() < 1e-9, "a burst: {once:?}");
-        let twice = bound.step(queued(0.0, 80.0, 62_501, 0), STEP_S);
-        assert!(twice.queued && (percent(&twice) - 45.0).abs() < 1e-9, "{twice:?}");
-        assert!((twice.ceiling.received.per_sec() / LINK - 0.9).abs() < 1e-9, "nothing received waits there");
-        assert!((percent(&bound.step(queued(0.0, 40.0, 70_000, 0), STEP_S)) - 22.5).abs() < 1e-9);
-        // It is gone: slowly up again, and one more burst lowers nothing.
-        assert!((percent(&bound.step(queued(0.0, 20.0, 0, 0), STEP_S)) - 24.5).abs() < 1e-9);
-        assert!((percent(&bound.step(queued(0.0, 20.0, 70_000, 0), STEP_S)) - 26.5).abs() < 1e-9);
-        for _ in 0..9 {
-            bound.step(queued(0.0, 20.0, 70_000, 0), STEP_S);
-        }
-        let least = bound.step(queued(0.0, 1.0, 70_000, 0), STEP_S);
-        assert!((percent(&least) - 1.0).abs() < 1e-9, "the floor stays: {least:?}");
-    }
-
-    #[test]
-    fn a_short_queue_counts_beside_an_active_foreground_alone() {
-        let mut bound = grown();
-        for _ in 0..5 {
-            assert!(!bound.step(queued(0.0, 80.0, 62_500, 0), STEP_S).queued, "5 ms of the link, and nobody else");
-        }
-        let mut bound = grown();
-        let first = bound.step(queued(8.0, 80.0, 1_500, 0), STEP_S);
-        assert!(first.active && !first.queued && (percent(&first) - 5.0).abs() < 1e-9, "{first:?}");
-        let second = bound.step(queued(8.0, 5.0, 1_500, 0), STEP_S);
-        assert!(second.queued && (percent(&second) - 2.5).abs() < 1e-9, "{second:?}");
-        // Between two looks without a sample of the queue nothing is known to stand.
-        assert!(!bound.step(sample(8.0, 5.0), STEP_S).queued);
-        assert!(!bound.step(queued(8.0, 5.0, 1_500, 0), STEP_S).queued);
-    }
-
-    #[test]
-    fn a_dropped_packet_lowers_at_once() {
-        let mut bound = grown();
-        let verdict = bound.step(queued(0.0, 80.0, 0, 1), STEP_S);
-        // What it had grown to, but for the last step.
-        let before = percent(&grown().step(sample(0.0, 80.0), 0.0));
-        assert!(verdict.queued && (percent(&verdict) - before / 2.0).abs() < 1e-9, "{verdict:?} of {before}");
-    }
-
-    #[test]
-    fn a_queue_in_a_quiet_interval_lowers_what_follows_it() {
-        let mut bound = grown();
-        bound.quiet = Quiet::Lowered;
-        bound.step(queued(0.0, 1.0, 70_000, 0), STEP_S);
-        bound.step(queued(0.0, 1.0, 70_000, 0), STEP_S);
-        let after = percent(&bound.step(queued(0.0, 1.0, 0, 0), STEP_S));
-        assert!(after < 50.0, "{after}");
-    }
-
     proptest! {
-        #[test]
-        fn a_queue_never_gives_the_volunteer_more_and_none_is_no_signal(
-            steps in prop::collection::vec((0.0_f64..100.0, 0.0_f64..100.0, 0_u64..200_000, 0_u64..2), 1..80),
-        ) {
-            let mut seen = NetworkBound::new(NetworkBoundSettings { quiet_period_s: 1e9, ..NetworkBoundSettings::default() });
-            let mut unseen = seen.clone();
-            let mut empty = seen.clone();
-            let mut last = f64::INFINITY;
-            for (foreground, volunteer, backlog_bytes, dropped) in steps {
-                let with = seen.step(queued(foreground, volunteer, backlog_bytes, dropped), STEP_S);
-                let without = unseen.step(sample(foreground, volunteer), STEP_S);
-                prop_assert_eq!(without, empty.step(queued(foreground, volunteer, 0, 0), STEP_S));
-                prop_assert!(percent(&with) <= percent(&without) + 1e-9);
-                prop_assert_eq!(with.ceiling.received, without.ceiling.received);
-                prop_assert!(percent(&with) >= 1.0 - 1e-9, "never under the floor");
-                prop_assert!(!with.queued || percent(&with) <= (last / 2.0).max(1.0) + 1e-9, "at most half");
-                prop_assert!(percent(&with) <= last + 2.0 + 1e-9, "up as slowly as without");
-                prop_assert!(dropped == 0 || with.queued);
-                last = percent(&with);
-            }
-        }
-
         #[test]
         fn bounded_slow_to_rise_and_low_beside_the_foreground(
             capacity in 1e3_f64..1e11,
@@ -468,7 +339,6 @@ mod tests {
                     capacity: rate(1.0),
                     links: Directions { sent: rate(sent), received: rate(received) },
                     volunteer: Directions { sent: rate(own_sent), received: rate(own_received) },
-                    queue: None,
                 };
                 let verdict = bound.step(sample, interval_s);
                 highest += settings.growth_per_s.value() * interval_s;

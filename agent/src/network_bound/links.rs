@@ -20,20 +20,10 @@ pub struct LinkChoice {
     pub capacity: Option<BytesPerSec>,
 }
 
-/// Which interface a link is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LinkName {
-    /// Its name.
-    pub(super) name: String,
-    /// Its number; `None` where that cannot be read.
-    pub(super) index: Option<u32>,
-}
-
 /// The links with a carrier.
 #[derive(Debug)]
 pub(super) struct Links {
-    links: Vec<InterfaceReader>,
-    names: Vec<LinkName>,
+    links: Vec<(String, InterfaceReader)>,
     capacity: BytesPerSec,
 }
 
@@ -53,7 +43,7 @@ impl Links {
             true => names(&folder).into_iter().filter(|name| folder.join(name).join("device").exists()).collect(),
             false => choice.names.clone(),
         };
-        let mut found = Self { links: Vec::new(), names: Vec::new(), capacity: BytesPerSec::clamped(f64::MAX) };
+        let mut found = Self { links: Vec::new(), capacity: BytesPerSec::clamped(f64::MAX) };
         for name in all {
             if !choice.names.is_empty() && !folder.join(&name).exists() {
                 return Err(LinkError::NoInterface(name));
@@ -66,9 +56,8 @@ impl Links {
                 None if choice.names.is_empty() => continue,
                 None => return Err(LinkError::UnknownSpeed(name)),
             }
-            found.links.push(InterfaceReader::new(sys, &name));
-            let index = text(&name, "ifindex").and_then(|text| text.trim().parse().ok());
-            found.names.push(LinkName { name, index });
+            let reader = InterfaceReader::new(sys, &name);
+            found.links.push((name, reader));
         }
         match found.links.is_empty() {
             true if choice.names.is_empty() => Err(LinkError::NoHardware),
@@ -85,18 +74,13 @@ impl Links {
 
     /// Their names.
     pub(super) fn names(&self) -> Vec<&str> {
-        self.names.iter().map(|link| link.name.as_str()).collect()
-    }
-
-    /// Which interfaces they are.
-    pub(super) fn interfaces(&self) -> &[LinkName] {
-        &self.names
+        self.links.iter().map(|(name, _)| name.as_str()).collect()
     }
 
     /// Bytes that crossed all of them so far.
     pub(super) fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Directions<u64>, Absence> {
         let mut sum = Directions::<u64>::default();
-        for link in &mut self.links {
+        for (_, link) in &mut self.links {
             let (received, sent) = link.read(buffer)?;
             sum.received = sum.received.wrapping_add(received);
             sum.sent = sum.sent.wrapping_add(sent);
@@ -122,7 +106,6 @@ mod tests {
         fs::create_dir_all(folder.join("statistics")).unwrap();
         fs::write(folder.join("speed"), speed).unwrap();
         fs::write(folder.join("carrier"), carrier).unwrap();
-        fs::write(folder.join("ifindex"), format!("{}\n", name.len())).unwrap();
         fs::write(folder.join("statistics/rx_bytes"), "1000\n").unwrap();
         fs::write(folder.join("statistics/tx_bytes"), "20\n").unwrap();
         if hardware {
@@ -157,7 +140,6 @@ mod tests {
         let mut links = Links::find(sys, &LinkChoice::default()).unwrap();
         let sum = Directions { sent: 40, received: 2_000 };
         assert_eq!(links.read(&mut Vec::new()).unwrap(), sum);
-        assert_eq!(links.interfaces()[1], LinkName { name: "eth2".into(), index: Some(4) });
         fs::write(sys.join("class/net/eth0/statistics/rx_bytes"), "nonsense\n").unwrap();
         assert!(links.read(&mut Vec::new()).is_err());
     }
