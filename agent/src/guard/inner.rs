@@ -256,7 +256,7 @@ impl Inner {
         self.buffer.iter_mut().for_each(|buffer| buffer.was_set(kept_free.as_ref().copied(), now));
         match kept_free {
             // What the buffer alone asks for is no failure of the posture's.
-            Err(_) if wanted > own => volunteer.keep_free(own).or_else(|why| if own == 0 { Ok(()) } else { Err(why) }),
+            Err(_) if wanted > own => volunteer.keep_free(own),
             kept_free => kept_free,
         }
     }

@@ -441,3 +441,18 @@ fn what_has_memory_to_give_back_runs_although_it_is_held_but_not_through_a_pause
     step(Err(MemoryError::Host("it cannot be read".to_owned())));
     assert!(!runs(), "what it has is not known");
 }
+
+#[test]
+fn a_posture_does_not_fail_for_an_idle_buffer_that_cannot_be() {
+    let counters = Counters::new();
+    // No CPUs of its cgroup can be set.
+    let (_root, _unit, _ledger, mut guard) = of_plain_files_beside(&counters, None);
+    guard.keep_idle(Some(BufferSize::Fixed(1)));
+    guard.set_cap(Some(Quota::Unlimited)).unwrap();
+    let start = Instant::now();
+    (0..3).for_each(|look| guard.step(start + Duration::from_millis(50) * look));
+    let told = guard.status().idle_buffer.unwrap();
+    assert!(told.spare_cpus == 0 && told.reason.contains("although guard.idle_buffer is set"), "{told:?}");
+    guard.view().protect(Posture::Open).unwrap();
+    assert!(guard.view().protect(Posture::Spare { cpus: 1 }).is_err(), "its own CPUs are");
+}

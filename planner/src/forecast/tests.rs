@@ -526,3 +526,15 @@ fn memory_is_promised_where_samples_are_as_far_apart_as_the_lookahead() {
         assert_eq!(host.forecast().memory.value().is_some(), sample >= 3, "sample {sample}");
     }
 }
+
+#[test]
+fn another_risk_judges_both_bounds_anew() {
+    let mut host = forecaster("calibrated", 600.0, 300.0);
+    let losses = |host: &ResidualForecaster| serde_json::to_value(host.state()).unwrap()["cpu"]["losses"].clone();
+    (0..60).for_each(|minute| {
+        host.observe(share(400.0), Some(share(50.0 + f64::from(minute % 7))), None, 60.0);
+    });
+    assert!(losses(&host)[0].as_f64() > Some(0.0));
+    host.set_settings(ForecastSettings { risk: 0.05, ..settings("calibrated", 600.0, 300.0) });
+    assert_eq!(losses(&host), serde_json::json!([0.0, 0.0]));
+}
