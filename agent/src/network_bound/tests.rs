@@ -1,9 +1,9 @@
 //! The ceiling on a real link: an echo beside a flood. The link is a pair of virtual interfaces shaped to 100 Mbit/s,
 //! with the peers in a network namespace.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Lines, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use gleaner_types::command::{Desired, Outcome, Quota, Target, Version};
 use gleaner_types::time::Timestamp;
@@ -53,7 +53,8 @@ struct Bed {
     name: String,
     host: String,
     peer: String,
-    _ends: Option<Running>,
+    /// With its output: after a minute the harness says there that the test still runs, and would end with nobody to read it.
+    _ends: Option<(Running, Lines<BufReader<ChildStdout>>)>,
 }
 
 impl Bed {
@@ -83,7 +84,7 @@ impl Bed {
         let mut ends = program("other_ends", &self.peer, &["ip", "netns", "exec", name]).spawn().unwrap();
         let mut lines = BufReader::new(ends.stdout.take().unwrap()).lines();
         let listening = lines.any(|line| line.is_ok_and(|line| line.contains("listening")));
-        self._ends = Some(Running(ends));
+        self._ends = Some((Running(ends), lines));
         if listening { Ok(()) } else { Err("the other ends did not start".to_owned()) }
     }
 
