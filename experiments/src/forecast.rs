@@ -29,8 +29,8 @@ const RISKS: [u32; 2] = [1, 5];
 /// Halvings of the range in which a margin is looked for, and its end.
 const HALVINGS: usize = 30;
 const LARGEST_MARGIN: f64 = 200.0;
-/// Sets whose harvest the issue states for five minutes ahead: how many of all promises break, and what is harvested, in
-/// percent, at a risk of 1 and of 5 %.
+/// Figures to reach five minutes ahead, by sets: how many of all promises break, and what is harvested, in percent, at a risk of 1
+/// and of 5 %.
 const STATED: [(&str, [(f64, f64); 2]); 3] = [
     ("Google CPU", [(1.0, 93.0), (4.8, 96.5)]),
     ("PlanetLab", [(0.7, 94.2), (4.8, 96.6)]),

@@ -1,6 +1,8 @@
 //! A real volunteer of endless loops beside loops that measure their own response: first in the idle class alone, then
 //! held by its harm. A bed: it takes minutes, and its figures mean something only on an otherwise idle machine.
 
+use std::path::Path;
+
 use gleaner_planner::guard::GuardSettings;
 use gleaner_planner::protecting::{Ladder, Means};
 use gleaner_types::command::Quota;
@@ -58,7 +60,7 @@ fn run(scene: &Scene, loops: &Loops, held: Held, windows: u32) {
     let (dirs, VolunteerKind::Cgroup { procs_files }) = (volunteer.dirs(), volunteer.kind()) else {
         panic!("no cgroup volunteer")
     };
-    let paths = MeterPaths::detect(&scene.hierarchies, std::path::Path::new("/"));
+    let paths = MeterPaths::detect(&scene.hierarchies, Path::new("/"));
     let open = || VolunteerClock::open(&paths, &volunteer.usage()).unwrap();
     let (clock, own_clock) = (open(), open());
     // Counters that stand still: the guard's own law sees no foreground and is open, whatever else this machine does.
